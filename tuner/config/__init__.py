@@ -1,0 +1,1 @@
+"""Search-space and study files."""

@@ -1,0 +1,1 @@
+"""One adapter an engine: pure."""

@@ -1,0 +1,68 @@
+"""Every error tuner raises on purpose.
+
+The tree is split by what the caller would do about it::
+
+    TunerError
+    ├── UsageError            the person must change a file or an option; exit 2
+    │   ├── StudyFileError    a study or search-space file is wrong
+    │   ├── AssignmentRejected the engine's rules forbid this assignment
+    │   └── LedgerError       the study database cannot be used as it is
+    ├── PreflightError        the host or machine is not ready; nothing was started; exit 3
+    ├── TooManyFaults         every host was set aside; exit 4
+    ├── HostFault             the host failed us: clean it, try the same assignment again
+    │   ├── TransportFault    a command's result is unknown, or a file cannot be reached
+    │   ├── DirtyHost         processes, GPU memory or the port stayed in use after cleaning
+    │   └── ExecutorFault     the worker that ran the trial is gone
+    └── MeasurementFault      the client, not the server, spoiled the leg: measure again
+
+A non-zero exit status of a command and a failed request are values, not errors.
+Messages are one line; they name the place and say what to do.
+"""
+
+
+class TunerError(Exception):
+    """Base of every error that tuner raises on purpose."""
+
+
+class UsageError(TunerError):
+    """The person must change a file, an option or the command (exit 2)."""
+
+
+class StudyFileError(UsageError):
+    """A study or search-space file is wrong: names file, key, value and what is allowed."""
+
+
+class AssignmentRejected(UsageError):
+    """The engine's own rules forbid this assignment; the message is the rule."""
+
+
+class LedgerError(UsageError):
+    """The study database is unreadable, of another study, or cannot be written."""
+
+
+class PreflightError(TunerError):
+    """Something a run needs is missing; nothing was started (exit 3)."""
+
+
+class TooManyFaults(TunerError):
+    """Hosts kept failing and none is left to run trials on (exit 4)."""
+
+
+class HostFault(TunerError):
+    """The host failed, not the configuration: clean it and run the assignment again."""
+
+
+class TransportFault(HostFault):
+    """The result of a command is unknown, or a file on the host cannot be reached."""
+
+
+class DirtyHost(HostFault):
+    """Processes, GPU memory or the port stayed in use after cleaning."""
+
+
+class ExecutorFault(HostFault):
+    """The worker process that ran the trial is gone."""
+
+
+class MeasurementFault(TunerError):
+    """The client spoiled the measurement; the server is not to blame."""

@@ -1,0 +1,1 @@
+"""Executors: Ray actors, and inline for tests."""

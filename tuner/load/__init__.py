@@ -1,0 +1,1 @@
+"""Prompts, the closed loop, the SSE parser and the httpx client."""

@@ -1,0 +1,1 @@
+"""The words of the field, as plain values. Imports the standard library only."""

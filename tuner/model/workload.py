@@ -1,0 +1,38 @@
+"""What load a trial's server is put under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The load of one trial; identical for every trial of a study.
+
+    Attributes:
+        prompts: ``"builtin"`` or the path of a JSONL file.
+        output_tokens: tokens each request asks for (``max_tokens``).
+        ignore_eos: the server must not stop before ``output_tokens``.
+        temperature: sampling temperature; 0 is greedy.
+        ladder: concurrencies measured, ascending; the first is 1, the single-request leg.
+        level_min_s: shortest measuring window of a level.
+        level_max_s: a level ends after this long even if its interval is still wide.
+        interval: wanted half width of the 95 % interval, relative (0.02 = ±2 %).
+        soak_s: how long the highest level is held after the ladder.
+        warmup_requests: requests sent and thrown away before the first leg.
+        request_timeout_s: a request without its last token after this long has failed.
+        load_timeout_s: a server that is not ready after this long has failed to start.
+    """
+
+    prompts: str = "builtin"
+    output_tokens: int = 512
+    ignore_eos: bool = True
+    temperature: float = 0.0
+    ladder: tuple[int, ...] = (1, 4, 16, 32, 64)
+    level_min_s: float = 10.0
+    level_max_s: float = 60.0
+    interval: float = 0.02
+    soak_s: float = 20.0
+    warmup_requests: int = 4
+    request_timeout_s: float = 300.0
+    load_timeout_s: float = 1800.0

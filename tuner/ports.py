@@ -1,0 +1,498 @@
+"""Every seam between the pure parts and the world.
+
+Conventions of all ports: coroutines may be cancelled at any await and then leave
+nothing running that ``stop`` or ``clean`` would not find; one object is used from
+one event loop; foreign exceptions never pass, they are mapped to ``tuner.errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from tuner.model.outcome import Diagnosis, Outcome, TrialState
+from tuner.model.record import Counters, LegResult, RequestRecord
+from tuner.model.space import Assignment
+from tuner.model.study import TrialRow
+from tuner.model.trial import Command, Effective, ServiceIdentity, TrialEvent, TrialRequest, TrialResult
+from tuner.model.workload import Workload
+
+# ---------------------------------------------------------------------------- time
+
+
+class Clock(Protocol):
+    """Time and sleep behind one seam, so that back-off and time-outs are testable."""
+
+    def now_s(self) -> float:
+        """Unix time, for the reader."""
+
+    def monotonic_s(self) -> float:
+        """Monotonic time, for durations."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend the caller."""
+
+
+# ---------------------------------------------------------------------------- host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What a command did; a non-zero status is a value."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class HostTransport(Protocol):
+    """Runs commands on a host and moves small files."""
+
+    async def run(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> CommandResult:
+        """Run ``argv`` without a shell.
+
+        Raises:
+            TransportFault: the result is not known (connection lost, timed out).
+        """
+
+    async def read_file(self, path: str) -> bytes:
+        """Read a small file.
+
+        Raises:
+            TransportFault: it cannot be read; the message names path and reason.
+        """
+
+    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        """Replace a file atomically, making its folder.
+
+        Raises:
+            TransportFault: it cannot be written.
+        """
+
+
+class Activity(Enum):
+    """What a service manager says of the server."""
+
+    INACTIVE = "inactive"  # never started, or stopped by us and gone
+    RUNNING = "running"  # the main process lives
+    RESTARTING = "restarting"  # it died and will be started again by the manager
+    FAILED = "failed"  # it died and stays dead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceState:
+    """One look at the service.
+
+    Attributes:
+        identity: of the current or last invocation; None when never started.
+        restarts: automatic restarts since our start; above 0 is a crash.
+        exit_status: of the last main process that ended, if it exited.
+        exit_signal: of the last main process that ended, if a signal ended it.
+        stop_requested: our own stop was recorded before any signal was sent.
+    """
+
+    activity: Activity
+    identity: ServiceIdentity | None
+    restarts: int
+    exit_status: int | None
+    exit_signal: int | None
+    stop_requested: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Log text since a cursor; ``cursor`` continues after it."""
+
+    text: str
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEntry:
+    """A process on the host."""
+
+    pid: int
+    command: str
+    ours: bool
+
+
+class ServiceManager(Protocol):
+    """Starts, watches and stops the one server of a host (systemd, or our supervisor)."""
+
+    async def start(self, command: Command) -> ServiceIdentity:
+        """Start a server; returns once its main process has been executed.
+
+        Raises:
+            HostFault: the manager itself failed. A command that dies at once is no error.
+        """
+
+    async def state(self) -> ServiceState:
+        """Look at the service.
+
+        Raises:
+            TransportFault: the state is not known.
+        """
+
+    async def read_log(self, cursor: str | None) -> LogChunk:
+        """Return what the current invocation (and its restarts) logged since ``cursor``.
+
+        ``None`` starts at the first line of the last :meth:`start`. At most 1 MiB at once;
+        bytes that are not UTF-8 are replaced.
+        """
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Record that we stop it, ask it to end, kill what is left after ``grace_s``.
+
+        Returns when no process of it is left. Stopping a stopped server is no error.
+        """
+
+    async def leftovers(self) -> tuple[ProcessEntry, ...]:
+        """Return the processes of the engine that live although the service is stopped."""
+
+    async def kill_leftovers(self) -> None:
+        """Kill the leftovers that are ours; foreign processes are never touched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One GPU as nvidia-smi shows it; bytes."""
+
+    index: int
+    memory_used_bytes: int
+    memory_total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that holds GPU memory."""
+
+    pid: int
+    name: str
+    memory_used_bytes: int
+
+
+class GpuProbe(Protocol):
+    """Reads GPU memory."""
+
+    async def read(self) -> tuple[GpuReading, ...]:
+        """Return one reading a GPU; empty on a host without GPUs.
+
+        Raises:
+            HostFault: nvidia-smi is there and failed.
+        """
+
+    async def processes(self) -> tuple[GpuProcess, ...]:
+        """Return the processes that hold GPU memory."""
+
+
+# ---------------------------------------------------------------------------- HTTP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpCall:
+    """A request to the server; ``body`` None is a GET."""
+
+    path: str
+    body: Mapping[str, Any] | None = None
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpReply:
+    """Its reply; ``status`` None: no reply came, ``error`` says why (``refused``, …)."""
+
+    status: int | None
+    body: bytes
+    error: str | None = None
+
+
+class ControlClient(Protocol):
+    """Single requests to the server: health, configuration, counters."""
+
+    async def call(self, call: HttpCall) -> HttpReply:
+        """Send one request; failures are values."""
+
+    async def close(self) -> None:
+        """Close its connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDelta:
+    """What one server-sent event of a stream means.
+
+    Attributes:
+        has_content: text (or a grown token count) arrived: the event is a chunk.
+        tokens_total: completion tokens so far by the server's own count; None: not said.
+        prompt_tokens: by the server's own count; None: not said.
+        finish_reason: set on the last content event.
+        done: the stream's end marker.
+        error: the server reported an error in the stream.
+    """
+
+    has_content: bool = False
+    tokens_total: int | None = None
+    prompt_tokens: int | None = None
+    finish_reason: str | None = None
+    done: bool = False
+    error: str | None = None
+
+
+# ---------------------------------------------------------------------------- engine
+
+
+class LogReader(Protocol):
+    """Reads one server's log as it arrives and knows how far the start-up got."""
+
+    def feed(self, text: str) -> None:
+        """Take the next piece of log; pieces may end anywhere in a line."""
+
+    @property
+    def stage(self) -> str:
+        """The last start-up stage seen, in the engine's words (``load_weights``, …)."""
+
+    @property
+    def fatal(self) -> bool:
+        """A line was seen after which the server cannot live; waiting can end."""
+
+    @property
+    def is_configuration_fault(self) -> bool:
+        """Whether a cause seen so far names the configuration (needs no second try)."""
+
+    def diagnose(
+        self, *, exit_status: int | None, exit_signal: int | None, state: TrialState, signals_sent: Sequence[int]
+    ) -> Diagnosis:
+        """Say why the server died.
+
+        Args:
+            exit_status: of the main process, if it exited.
+            exit_signal: that ended the main process, if one did.
+            state: where the trial was.
+            signals_sent: by us, before the death.
+        """
+
+
+class EngineAdapter(Protocol):
+    """Everything tuner knows of one engine; pure, and one object for all trials."""
+
+    name: str
+    parameters: frozenset[str]
+
+    def canonical(self, assignment: Assignment) -> Assignment:
+        """Map an assignment to the one that launches the same server, in one form only.
+
+        Parameters that do not apply are dropped, forced ones are set; idempotent.
+
+        Raises:
+            AssignmentRejected: the engine would refuse it; the message is the rule.
+        """
+
+    def settings_of(self, command: Command) -> Assignment:
+        """Read the tuned settings out of a base command line, defaults resolved; canonical.
+
+        Raises:
+            UsageError: a tuned flag is malformed, or a setting cannot be known from the command.
+        """
+
+    def command(self, base: Command, assignment: Assignment) -> Command:
+        """Replace the tuned flags of ``base``; everything else stays as it is."""
+
+    def port(self, command: Command) -> int:
+        """Return the HTTP port the server will listen on."""
+
+    def log_reader(self) -> LogReader:
+        """Return a reader for one server start."""
+
+    def health_call(self) -> HttpCall:
+        """Return the call that answers 200 once the server serves."""
+
+    def info_calls(self) -> tuple[HttpCall, ...]:
+        """Return the calls whose replies :meth:`effective` reads."""
+
+    def effective(self, replies: Sequence[HttpReply]) -> Effective:
+        """Read the configuration that really runs.
+
+        Raises:
+            HostFault: the replies cannot be read.
+        """
+
+    def generation_call(self, prompt: str, *, max_tokens: int, workload: Workload, stream: bool, seed: int) -> HttpCall:
+        """Return a generation request in the engine's protocol, asking for the server's token counts."""
+
+    def generated_tokens(self, reply: HttpReply) -> int | None:
+        """Count the completion tokens of a non-streamed reply; None: it is not a generation."""
+
+    def read_event(self, event: bytes) -> StreamDelta:
+        """Read the ``data:`` payload of one server-sent event."""
+
+    def flush_call(self) -> HttpCall | None:
+        """Return the call that empties the prefix cache; None: the engine has none."""
+
+    def abort_call(self) -> HttpCall | None:
+        """Return the call that aborts all requests; None: closing connections does."""
+
+    def counters_call(self) -> HttpCall | None:
+        """Return the call whose reply :meth:`counters` reads; None: the engine counts nothing."""
+
+    def counters(self, reply: HttpReply) -> Counters:
+        """Read the running totals; fields it does not find are None."""
+
+    def scrub(self, text: str) -> str:
+        """Replace secrets the engine prints (API keys) by ``***``."""
+
+
+# ---------------------------------------------------------------------------- load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leg:
+    """One level to measure.
+
+    Attributes:
+        concurrency: requests kept in flight, closed loop.
+        min_s, max_s: shortest and longest measuring window.
+        interval: wanted relative half width of the 95 % interval.
+        salt: makes this leg's prompts differ from every other leg's (defeats the prefix cache).
+    """
+
+    concurrency: int
+    min_s: float
+    max_s: float
+    interval: float
+    salt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The server under load."""
+
+    base_url: str
+    engine: EngineAdapter
+    workload: Workload
+    seed: int
+
+
+ProgressSink = Callable[[float, float | None], None]
+"""Called with (seconds since the leg began, aggregate tok/s so far)."""
+
+
+class LoadGenerator(Protocol):
+    """Puts a server under load and measures it."""
+
+    async def warm_up(self, target: Target, requests: int, concurrency: int) -> tuple[RequestRecord, ...]:
+        """Send ``requests`` requests; their records are kept but count for nothing."""
+
+    async def measure(
+        self, target: Target, leg: Leg, control: ControlClient, progress: ProgressSink
+    ) -> tuple[LegResult, tuple[RequestRecord, ...]]:
+        """Run one leg to its end; cancelled, it closes every connection.
+
+        Raises:
+            MeasurementFault: the client was the bottleneck.
+        """
+
+
+# ---------------------------------------------------------------------------- host bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPorts:
+    """All a trial needs of one host.
+
+    Attributes:
+        address: where its server's port is reached.
+        stop_grace_s: how long a server may take to end before it is killed.
+    """
+
+    name: str
+    address: str
+    service: ServiceManager
+    gpu: GpuProbe
+    load: LoadGenerator
+    control: Callable[[str], ControlClient]  # base URL -> client
+    clock: Clock
+    stop_grace_s: float = 30.0
+
+
+# ---------------------------------------------------------------------------- search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A trial that exists in the study's database as RUNNING and must be told exactly once."""
+
+    number: int
+    assignment: Assignment
+    baseline: bool
+
+
+class Optimizer(Protocol):
+    """The study: proposes assignments, remembers outcomes. The driver is its only caller."""
+
+    def settle(self) -> tuple[int, ...]:
+        """After a crash of the driver: tell RUNNING trials Interrupted, queue their assignments.
+
+        Returns their numbers. The lock on the study guarantees that no other driver lives.
+        """
+
+    def propose(self, host: str) -> Proposal | None:
+        """Take the next assignment: queued ones first, then the sampler's.
+
+        Never one that is running or has counted already. None: the space is exhausted.
+        """
+
+    def enqueue(self, assignment: Assignment) -> None:
+        """Queue an assignment to be proposed next."""
+
+    def tell(self, result: TrialResult) -> None:
+        """Record a trial's end. Faulted and Interrupted trials queue their assignment again."""
+
+    def rows(self) -> tuple[TrialRow, ...]:
+        """Every trial, by number."""
+
+    def close(self) -> None:
+        """Release the database."""
+
+
+# ---------------------------------------------------------------------------- execution
+
+
+class Executor(Protocol):
+    """Runs trials on hosts, one at a time on each."""
+
+    async def open(self) -> None:
+        """Start the workers.
+
+        Raises:
+            PreflightError: they cannot be started.
+        """
+
+    def run(self, host: str, request: TrialRequest) -> AsyncIterator[TrialEvent]:
+        """Run a trial; the last event is TrialFinished.
+
+        Raises:
+            ExecutorFault: the worker died; a later call gets a new worker.
+        """
+
+    async def stop(self, host: str) -> None:
+        """Ask the host's trial to end now: it cleans up and finishes as Interrupted."""
+
+    async def close(self) -> None:
+        """Stop the workers; their hosts are left clean."""
+
+
+# ---------------------------------------------------------------------------- evidence
+
+
+class EvidenceStore(Protocol):
+    """Keeps what happened in a trial, as it happens."""
+
+    def begin(self, request: TrialRequest, host: str) -> None:
+        """Open a trial's folder and write its manifest."""
+
+    def add(self, number: int, event: TrialEvent) -> None:
+        """Keep one event; what was added survives a kill of the driver."""
+
+    def finish(self, number: int, outcome: Outcome) -> None:
+        """Close the trial's files."""

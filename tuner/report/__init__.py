@@ -1,0 +1,1 @@
+"""Front, tables and plots."""

@@ -1,0 +1,1 @@
+"""One trial, the campaign, the evidence."""

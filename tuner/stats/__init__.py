@@ -1,0 +1,1 @@
+"""Pure statistics of latencies, windows, intervals and fronts."""

@@ -1,0 +1,1 @@
+"""Fakes and contract suites, shipped for whoever writes an adapter."""
