@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tuner.model.outcome import Diagnosis, Outcome, TrialState
 from tuner.model.record import Counters, LegResult, RequestRecord
 from tuner.model.space import Assignment
-from tuner.model.study import TrialRow
+from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import Command, Effective, ServiceIdentity, TrialEvent, TrialRequest, TrialResult
 from tuner.model.workload import Workload
 
@@ -496,3 +496,28 @@ class EvidenceStore(Protocol):
 
     def finish(self, number: int, outcome: Outcome) -> None:
         """Close the trial's files."""
+
+
+# ---------------------------------------------------------------------------- observer
+
+
+class RunObserver(Protocol):
+    """Watches a run as it happens: the screen. Called from the driver's event loop; never blocks for long."""
+
+    def starting(self, what: str) -> None:
+        """Say what the run is waiting for before its first trial (workers, hosts, database)."""
+
+    def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None:
+        """The run begins; ``rows`` are what an earlier run of the same study left."""
+
+    def proposed(self, host: str, proposal: Proposal) -> None:
+        """``host`` takes the next trial."""
+
+    def event(self, host: str, number: int, event: TrialEvent) -> None:
+        """Something happened in trial ``number``."""
+
+    def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None:
+        """A trial's end is in the database; ``rows`` are all trials, this one included."""
+
+    def remark(self, text: str) -> None:
+        """Something about the run as a whole: a host set aside, an interrupt taken."""
