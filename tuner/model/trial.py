@@ -130,11 +130,12 @@ class LegProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegFinished:
-    """A leg is done, with every request of it."""
+    """A leg is done, with every request of it; ``kind`` is ``ladder`` or ``soak``."""
 
     at_s: float
     leg: LegResult
     requests: tuple[RequestRecord, ...]
+    kind: str = "ladder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

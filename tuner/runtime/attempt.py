@@ -1,0 +1,245 @@
+"""One server start of a trial: prove it ready, warm it up, measure it, soak it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from tuner.errors import MeasurementFault
+from tuner.model.outcome import Cause, Diagnosis, Measured, TrialState
+from tuner.model.record import LegResult
+from tuner.model.trial import Effective, LegFinished, ServiceIdentity
+from tuner.ports import Leg
+from tuner.runtime.context import TrialContext
+from tuner.runtime.racing import end, until_stop
+from tuner.runtime.readiness import generates, mismatch, mismatch_diagnosis, read_effective
+from tuner.runtime.watch import Ended, Watch
+
+T = TypeVar("T")
+
+
+class ServerDiedError(Exception):
+    """The server of this attempt is dead or cannot be used; carries the verdict on it."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__(diagnosis.cause.value)
+        self.diagnosis = diagnosis
+
+
+class Attempt:
+    """Takes one started server through all states up to JUDGING.
+
+    Attributes:
+        legs: what has been measured so far.
+        effective: the configuration read back; None until READY.
+    """
+
+    def __init__(self, context: TrialContext, identity: ServiceIdentity) -> None:
+        self.legs: list[LegResult] = []
+        self.effective: Effective | None = None
+        self._context = context
+        self._workload = context.request.workload
+        self._host = context.session.ports
+        self._limits = context.session.limits
+        self._engine = context.engine
+        self._control = context.control
+        self._progress = context.progress
+        self._identity = identity
+        self._reader = context.engine.log_reader()
+        self._watch = Watch(context, identity, self._reader)
+
+    async def run(self) -> Measured:
+        """Measure the server.
+
+        Raises:
+            ServerDiedError: it died, was replaced, or cannot be used.
+            StopRequestedError: the run is being stopped.
+            HostFault: the host failed us.
+            MeasurementFault: the client spoiled a leg.
+        """
+        self._watching = asyncio.ensure_future(self._watch.until_end())
+        try:
+            await self._become_ready()
+            await self._warm_up()
+            for level in self._workload.ladder:
+                await self._measure(level)
+            await self._soak()
+        finally:
+            await end(self._watching)
+        self._progress.enter(TrialState.JUDGING)
+        return judge(self.legs)
+
+    # -- ready -------------------------------------------------------------------------
+
+    async def _become_ready(self) -> None:
+        deadline = self._host.clock.monotonic_s() + self._workload.load_timeout_s
+        while True:
+            if self._progress.state is TrialState.DEPLOYING and self._reader.stage not in ("", "args"):
+                self._progress.enter(TrialState.LOADING)
+            reply = await self._guarded(self._control.call(self._engine.health_call()))
+            if reply.status == 200:
+                break
+            if self._host.clock.monotonic_s() >= deadline:
+                raise ServerDiedError(self._start_timeout())
+            await self._guarded(self._host.clock.sleep(self._limits.probe_s))
+        if self._progress.state is TrialState.DEPLOYING:
+            self._progress.enter(TrialState.LOADING)
+        await self._prove_identity()
+        self.effective = await self._guarded(read_effective(self._engine, self._control))
+        problem = mismatch(self._context.request.assignment, self.effective)
+        if problem is not None:
+            raise ServerDiedError(mismatch_diagnosis(problem))
+        await self._prove_generation()
+        self._progress.enter(TrialState.READY, detail=f"pid {self._identity.main_pid}")
+
+    def _start_timeout(self) -> Diagnosis:
+        return Diagnosis(
+            cause=Cause.START_TIMEOUT,
+            config_fault=None,
+            evidence=(f"last stage: {self._reader.stage or 'nothing logged'}",),
+            advice=f"not ready after load_timeout_s = {self._workload.load_timeout_s:g} s",
+        )
+
+    async def _prove_identity(self) -> None:
+        """Hold that the running server is still the one that was started."""
+        if self._watch.is_ended(await self._host.service.state()):
+            raise ServerDiedError(self._diagnose(await self._watching))
+
+    async def _prove_generation(self) -> None:
+        problem = await self._guarded(
+            generates(self._engine, self._control, self._workload, seed=self._context.request.seed)
+        )
+        if problem is not None:
+            await self._give_death_time()
+            raise ServerDiedError(
+                Diagnosis(
+                    cause=Cause.HANG if "timed out" in problem else Cause.FAILED_REQUESTS,
+                    config_fault=None,
+                    evidence=(problem,),
+                    advice="the server answers but does not generate",
+                )
+            )
+
+    # -- load --------------------------------------------------------------------------
+
+    async def _warm_up(self) -> None:
+        self._progress.enter(TrialState.WARMING_UP)
+        requests = self._workload.warmup_requests
+        if requests:
+            await self._guarded(self._host.load.warm_up(self._context.target, requests, min(4, requests)))
+        await self._flush()
+
+    async def _measure(self, level: int) -> None:
+        self._progress.enter(TrialState.MEASURING, level=level)
+        leg = Leg(
+            concurrency=level,
+            min_s=self._workload.level_min_s,
+            max_s=self._workload.level_max_s,
+            interval=self._workload.interval,
+            salt=f"{self._identity.invocation_id}-{level}",
+        )
+        self.legs.append(await self._run_leg(leg, kind="ladder"))
+        await self._flush()
+
+    async def _soak(self) -> None:
+        """Hold the highest level, then prove that the same server still answers."""
+        if self._workload.soak_s > 0:
+            level = self._workload.ladder[-1]
+            self._progress.enter(TrialState.SOAKING, level=level)
+            leg = Leg(
+                concurrency=level,
+                min_s=self._workload.soak_s,
+                max_s=self._workload.soak_s,
+                interval=0.0,
+                salt=f"{self._identity.invocation_id}-soak",
+            )
+            await self._run_leg(leg, kind="soak")
+        await self._prove_identity()
+        await self._prove_generation()
+
+    async def _run_leg(self, leg: Leg, *, kind: str) -> LegResult:
+        result, records = await self._guarded(
+            self._host.load.measure(
+                self._context.target,
+                leg,
+                self._control,
+                lambda elapsed_s, throughput: self._progress.leg(leg.concurrency, elapsed_s, throughput),
+            )
+        )
+        self._progress.emit(LegFinished(at_s=self._host.clock.now_s(), leg=result, requests=records, kind=kind))
+        if result.failed or not result.completed:
+            await self._give_death_time()
+            failures = sorted({f"{record.status.value}: {record.error}" for record in records if record.error})
+            raise ServerDiedError(
+                Diagnosis(
+                    cause=Cause.FAILED_REQUESTS,
+                    config_fault=None,
+                    evidence=tuple(failures[:5]),
+                    advice=f"{result.failed} of {result.offered} requests failed at concurrency {leg.concurrency}, "
+                    "and the server stayed up",
+                )
+            )
+        return result
+
+    async def _flush(self) -> None:
+        call = self._engine.flush_call()
+        if call is None:
+            return
+        reply = await self._guarded(self._control.call(call))
+        if reply.status != 200:
+            self._progress.remark(
+                f"{call.path} answered {reply.status or reply.error}; the prompts of legs differ all the same"
+            )
+
+    # -- death -------------------------------------------------------------------------
+
+    async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` until it is done, the server dies, or the run is stopped."""
+        result = await until_stop(work, self._context.stop, self._watching)
+        if self._watching.done():
+            raise ServerDiedError(self._diagnose(self._watching.result()))
+        return result  # type: ignore[return-value]  # None only when the watch ended
+
+    async def _give_death_time(self) -> None:
+        """Let a death show itself: a failed request is often its first sign."""
+        await self._guarded(self._host.clock.sleep(self._limits.settle_s))
+
+    def _diagnose(self, ended: Ended) -> Diagnosis:
+        state = ended.state
+        diagnosis = self._reader.diagnose(
+            exit_status=state.exit_status,
+            exit_signal=state.exit_signal,
+            state=self._progress.state,
+            signals_sent=(signal.SIGTERM,) if state.stop_requested else (),
+        )
+        if diagnosis.cause is not Cause.UNKNOWN or not ended.looped:
+            return diagnosis
+        return Diagnosis(
+            cause=Cause.CRASH_LOOP,
+            config_fault=None,
+            evidence=diagnosis.evidence,
+            advice=f"the service manager started the server anew {max(state.restarts, 1)} time(s)",
+        )
+
+
+def judge(legs: list[LegResult]) -> Measured:
+    """Turn the ladder's legs into the two objectives; the peak is the best level.
+
+    Raises:
+        MeasurementFault: a leg measured nothing.
+    """
+    single = legs[0].single_request_throughput
+    if single is None:
+        raise MeasurementFault("the single-request leg measured no throughput; lengthen level_min_s in [workload]")
+    measured = [leg for leg in legs if leg.aggregate_throughput is not None]
+    if not measured:
+        raise MeasurementFault("no level of the ladder measured a throughput; lengthen level_min_s in [workload]")
+    peak = max(measured, key=lambda leg: leg.aggregate_throughput.value if leg.aggregate_throughput else 0.0)
+    assert peak.aggregate_throughput is not None
+    return Measured(
+        single_request_throughput=single,
+        aggregate_throughput=peak.aggregate_throughput,
+        peak_concurrency=peak.concurrency,
+    )

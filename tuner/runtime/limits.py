@@ -1,0 +1,28 @@
+"""How long the runtime waits, and how often it looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Waits of one host, in seconds.
+
+    Attributes:
+        look_s: between two looks at the service and its log; deaths are noticed within this.
+        probe_s: between two health probes while loading.
+        clean_s: how long a host may take to become clean before it is Faulted.
+        settle_s: after a failed request or a fatal line, how long a death may take to show.
+        drain_s: how long the rest of a dead server's log is waited for.
+        attempts: server starts a trial may take before it is Faulted.
+        gpu_slack_bytes: GPU memory above the host's baseline that still counts as clean.
+    """
+
+    look_s: float = 0.1
+    probe_s: float = 0.2
+    clean_s: float = 90.0
+    settle_s: float = 2.0
+    drain_s: float = 0.5
+    attempts: int = 3
+    gpu_slack_bytes: int = 256 * 1024**2

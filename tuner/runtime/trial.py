@@ -1,0 +1,156 @@
+"""One trial on one host: clean, start a server, measure it, judge it, stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from tuner.errors import HostFault, MeasurementFault
+from tuner.model.outcome import Faulted, Interrupted, Measured, Outcome, TrialState
+from tuner.model.record import LegResult
+from tuner.model.trial import Effective, ServiceIdentity, TrialEvent, TrialFinished, TrialRequest, TrialResult
+from tuner.ports import ControlClient, EngineAdapter, Target
+from tuner.runtime.attempt import Attempt, ServerDiedError
+from tuner.runtime.cleaning import HostSession, make_clean
+from tuner.runtime.context import TrialContext
+from tuner.runtime.policy import Death, RetryAfterCleaning, next_step
+from tuner.runtime.progress import Emit, Progress
+from tuner.runtime.racing import StopRequestedError, end, until_stop
+from tuner.runtime.secrets import Scrubber
+
+log = logging.getLogger("tuner.trial")
+
+
+class Trial:
+    """Runs one request on one host; every step is told to ``emit`` as it happens."""
+
+    def __init__(
+        self, request: TrialRequest, session: HostSession, engine: EngineAdapter, emit: Emit, stop: asyncio.Event
+    ) -> None:
+        self._request = request
+        self._session = session
+        self._host = session.ports
+        self._engine = engine
+        self._stop = stop
+        self._progress = Progress(emit, self._host.clock, Scrubber(engine, request.command).text)
+        self._target = Target(
+            base_url=f"http://{self._host.address}:{engine.port(request.command)}",
+            engine=engine,
+            workload=request.workload,
+            seed=request.seed,
+        )
+        self._attempts = 0
+        self._identity: ServiceIdentity | None = None
+        self._effective: Effective | None = None
+        self._legs: list[LegResult] = []
+
+    async def run(self) -> TrialResult:
+        """Run to an outcome; never raises for what the server, the host or a person did."""
+        started_s = self._host.clock.now_s()
+        control = self._host.control(self._target.base_url)
+        try:
+            outcome = await self._outcome(control)
+        except Exception as error:  # the trial boundary: a bug of ours must not end the campaign
+            log.exception("trial.failed study=%s trial=%d", self._request.study, self._request.number)
+            outcome = Faulted(error=f"bug in tuner: {type(error).__name__}: {error}", state=self._progress.state)
+        finally:
+            await control.close()
+        self._progress.enter(TrialState.DONE, detail=type(outcome).__name__.lower())
+        result = TrialResult(
+            study=self._request.study,
+            number=self._request.number,
+            host=self._host.name,
+            assignment=self._request.assignment,
+            outcome=outcome,
+            started_s=started_s,
+            finished_s=self._host.clock.now_s(),
+            attempts=self._attempts,
+            identity=self._identity,
+            effective=self._effective,
+            legs=tuple(self._legs),
+        )
+        self._progress.emit(TrialFinished(at_s=result.finished_s, result=result))
+        return result
+
+    async def _outcome(self, control: ControlClient) -> Outcome:
+        deaths: list[Death] = []
+        self._progress.enter(TrialState.PROPOSED)
+        while True:
+            try:
+                return await self._attempt(control)
+            except StopRequestedError:
+                return Interrupted(state=self._progress.state)
+            except (HostFault, MeasurementFault) as fault:
+                return Faulted(error=self._progress.scrub(str(fault)), state=self._progress.state)
+            except ServerDiedError as died:
+                deaths.append(self._death(died))
+            step = next_step(deaths, attempts=self._session.limits.attempts)
+            if not isinstance(step, RetryAfterCleaning):
+                self._progress.enter(TrialState.JUDGING, detail=deaths[-1].diagnosis.cause.value)
+                return step
+            self._progress.remark(f"starting once more after cleaning: {step.why}")
+
+    def _death(self, died: ServerDiedError) -> Death:
+        ladder, level = self._request.workload.ladder, self._progress.level
+        return Death(
+            diagnosis=died.diagnosis,
+            state=self._progress.state,
+            level=level,
+            level_index=None if level is None else ladder.index(level),
+            levels=len(ladder),
+        )
+
+    async def _attempt(self, control: ControlClient) -> Measured:
+        """Start a server on a clean host, measure it, stop it, whatever happens."""
+        self._progress.enter(TrialState.CLEANING)
+        await until_stop(make_clean(self._session, control, self._progress.remark), self._stop)
+        self._progress.enter(TrialState.DEPLOYING)
+        self._attempts += 1
+        try:
+            self._identity = await self._host.service.start(self._request.command)
+            attempt = Attempt(self._context(control), self._identity)
+            try:
+                measured = await attempt.run()
+            finally:
+                self._effective = attempt.effective or self._effective
+                self._legs = attempt.legs
+            await self._abort_requests(control)
+        finally:
+            # Cancelled or failed, here or anywhere above: no server outlives its trial.
+            await self._host.service.stop(grace_s=self._host.stop_grace_s)
+        return measured
+
+    def _context(self, control: ControlClient) -> TrialContext:
+        return TrialContext(
+            request=self._request,
+            session=self._session,
+            engine=self._engine,
+            target=self._target,
+            control=control,
+            progress=self._progress,
+            stop=self._stop,
+        )
+
+    async def _abort_requests(self, control: ControlClient) -> None:
+        """End what the server still works on, so that its stop need not drain."""
+        call = self._engine.abort_call()
+        if call is not None:
+            await control.call(call)
+
+
+async def events_of(
+    request: TrialRequest, session: HostSession, engine: EngineAdapter, stop: asyncio.Event
+) -> AsyncIterator[TrialEvent]:
+    """Run a trial and yield its events as they happen; closing the iterator ends the trial."""
+    queue: asyncio.Queue[TrialEvent] = asyncio.Queue()
+    running = asyncio.ensure_future(Trial(request, session, engine, queue.put_nowait, stop).run())
+    try:
+        while True:
+            event = await queue.get()
+            yield event
+            if isinstance(event, TrialFinished):
+                break
+        await running
+    finally:
+        await end(running)

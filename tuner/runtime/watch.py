@@ -1,0 +1,96 @@
+"""Looks at a server from its first second to its last, in parallel with everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.model.trial import LogText, ServiceIdentity
+from tuner.ports import Activity, LogReader, ServiceState
+from tuner.runtime.context import TrialContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The server is no longer the one that was started, or cannot live on.
+
+    Attributes:
+        looped: it was started again by its service manager: a crash loop.
+        fatal_line: the process still lived when its log said that it cannot.
+    """
+
+    state: ServiceState
+    looped: bool
+    fatal_line: bool = False
+
+
+class Watch:
+    """Follows one server start: its process, its restart counter and its log."""
+
+    def __init__(self, context: TrialContext, identity: ServiceIdentity, reader: LogReader) -> None:
+        self._host = context.session.ports
+        self._limits = context.session.limits
+        self._emit = context.progress.emit
+        self._scrub = context.progress.scrub
+        self._identity = identity
+        self._reader = reader
+        self._cursor: str | None = None
+        self._pending = ""
+
+    async def until_end(self) -> Ended:
+        """Return when the server has died, was replaced, or logged that it cannot live.
+
+        Raises:
+            TransportFault: the host cannot be looked at.
+        """
+        fatal_since: float | None = None
+        while True:
+            await self.read_log()
+            state = await self._host.service.state()
+            if self.is_ended(state):
+                await self.drain()
+                return Ended(state=state, looped=self.is_replaced(state))
+            now = self._host.clock.monotonic_s()
+            if self._reader.fatal and fatal_since is None:
+                fatal_since = now
+            if fatal_since is not None and now - fatal_since >= self._limits.settle_s:
+                await self.drain()
+                return Ended(state=state, looped=False, fatal_line=True)
+            await self._host.clock.sleep(self._limits.look_s)
+
+    def is_replaced(self, state: ServiceState) -> bool:
+        """Whether another invocation than ours runs, or will: the server restarted."""
+        return state.restarts > 0 or state.activity is Activity.RESTARTING or state.identity != self._identity
+
+    def is_ended(self, state: ServiceState) -> bool:
+        """Whether ``state`` is anything but our server, alive and never restarted."""
+        return state.activity is not Activity.RUNNING or self.is_replaced(state)
+
+    async def read_log(self) -> bool:
+        """Read what was logged since the last time; False when there was nothing new."""
+        chunk = await self._host.service.read_log(self._cursor)
+        self._cursor = chunk.cursor
+        if not chunk.text:
+            return False
+        self._reader.feed(chunk.text)
+        # Secrets are recognised a line at a time: a piece that ends inside one waits for its end.
+        text = self._pending + chunk.text
+        cut = text.rfind("\n") + 1
+        if cut == 0 and len(text) > 65536:
+            cut = len(text)
+        self._pending = text[cut:]
+        if text[:cut]:
+            self._emit(LogText(at_s=self._host.clock.now_s(), text=self._scrub(text[:cut])))
+        return True
+
+    async def drain(self) -> None:
+        """Read the rest of a dead server's log."""
+        quiet_at = self._host.clock.monotonic_s() + self._limits.drain_s
+        # A restart loop never stops logging: what it repeats is not waited for.
+        at_last = self._host.clock.monotonic_s() + 10 * self._limits.drain_s
+        while await self.read_log() or self._host.clock.monotonic_s() < quiet_at:
+            if self._host.clock.monotonic_s() >= at_last:
+                break
+            await self._host.clock.sleep(self._limits.look_s)
+        if self._pending:
+            self._emit(LogText(at_s=self._host.clock.now_s(), text=self._scrub(self._pending)))
+            self._pending = ""
