@@ -1,0 +1,428 @@
+r"""A scripted GPU host in memory: every port of a host, on a fake clock, for tests of the runtime.
+
+A host is made of an engine adapter and a script of server starts; time passes only when everybody
+sleeps (:mod:`tuner.testing.fake_clock`), so a night of trials takes milliseconds and is the same
+each time::
+
+    host = FakeHost(engine, Start(ready_s=30.0, log=((0.0, "Load weight begin\n"), (30.0, "ready\n"))))
+    trial = run_trial(request, host.ports(), …)
+
+Scripts, each one a :class:`Start` (or a list of them, one a server start; the last one repeats;
+or a function of the command and the number of the start)::
+
+    # dies loading with its last words; the second start lives
+    [Start(death=Death(at=TrialState.LOADING, after_s=12.0, exit_status=1, log="CUDA out of memory\n")), Start()]
+    # dies two seconds into the level of 16 requests, by a signal
+    Start(death=Death(at=TrialState.MEASURING, level=16, after_s=2.0, exit_signal=9))
+    # a crash loop that is healthy in between
+    Start(death=Death(at=TrialState.READY, after_s=3.0, exit_signal=9), restart_s=1.0)
+    # never ready; hangs with /health 200; answers 500; fails three requests at level 4
+    Start(ready_s=None)
+    Start(hangs_after_s=20.0)
+    Start(generates=False)
+    Start(failed_requests={4: 3})
+    # reports other settings than asked; GPU memory late, or never, free again
+    Start(lies={"num_steps": 1})
+    Start(gpu_returns_s=8.0)
+    Start(gpu_returns_s=None)
+    # a process survives and holds the memory until it is killed
+    Start(leaves=(ProcessEntry(pid=77, command="scheduler", ours=True),))
+    # slower with more draft tokens: read the assignment out of the command
+    lambda command, number: Start(speed=lambda n: (50.0 * steps(command), 400.0))
+
+    # an old server is on the port and says that it is healthy; leftovers before the first start
+    FakeHost(engine, old_server=OldServer(settings={"num_steps": 3}))
+    FakeHost(engine, leftovers=(ProcessEntry(pid=66, command="old", ours=False),), leftover_gpu_bytes=GIB)
+
+What a test asks afterwards: ``host.service.commands`` (every command started), ``host.calls``
+(every control call with its time), ``host.clock``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tuner.errors import MeasurementFault, TransportFault
+from tuner.model.metric import Estimate
+from tuner.model.record import Counters, LegResult, RequestRecord, RequestStatus
+from tuner.model.space import Value
+from tuner.model.trial import Capacity
+from tuner.ports import (
+    ControlClient,
+    EngineAdapter,
+    GpuProcess,
+    GpuReading,
+    HostPorts,
+    HttpCall,
+    HttpReply,
+    Leg,
+    ProcessEntry,
+    ProgressSink,
+    Target,
+)
+from tuner.testing.fake_clock import FakeClock
+from tuner.testing.fake_service import GIB, Death, FakeService, Script, Start, even_speed
+
+__all__ = [
+    "GIB",
+    "Death",
+    "FakeControl",
+    "FakeGpu",
+    "FakeHost",
+    "FakeLoad",
+    "FakeService",
+    "JsonWire",
+    "OldServer",
+    "Script",
+    "Start",
+    "Wire",
+    "even_speed",
+]
+
+OLD_PROCESS = ProcessEntry(pid=666, command="old server", ours=True)
+
+_LATENCY_S = 0.002
+_TICKS = 5  # progress calls a leg
+
+
+class Wire(Protocol):
+    """How the fake server words its replies, so that the engine's adapter can read them."""
+
+    def info(self, call: HttpCall, settings: Mapping[str, Value], capacity: Capacity) -> bytes:
+        """Return the reply to one of ``engine.info_calls()``."""
+
+    def generation(self, call: HttpCall) -> bytes:
+        """Return the reply to a non-streamed generation."""
+
+    def counters(self, counters: Counters) -> bytes:
+        """Return the reply to ``engine.counters_call()``."""
+
+
+class JsonWire:
+    """Plain JSON: the settings by name, the capacity beside them, OpenAI's ``usage``."""
+
+    def info(self, call: HttpCall, settings: Mapping[str, Value], capacity: Capacity) -> bytes:  # noqa: ARG002 - one reply for all calls
+        """Return settings and capacity in one object."""
+        return json.dumps(
+            {
+                **settings,
+                "settings": dict(settings),
+                "max_total_num_tokens": capacity.max_total_num_tokens,
+                "max_running_requests": capacity.max_running_requests,
+                "available_gpu_mem_bytes": capacity.available_gpu_mem_bytes,
+                "version": "fake",
+                "model": "fake",
+            }
+        ).encode()
+
+    def generation(self, call: HttpCall) -> bytes:
+        """Return a completion with as many tokens as asked for."""
+        tokens = dict(call.body or {}).get("max_tokens", 1)
+        choice = {"index": 0, "text": " one" * tokens, "finish_reason": "length"}
+        usage = {"prompt_tokens": 4, "completion_tokens": tokens, "total_tokens": 4 + tokens}
+        return json.dumps({"choices": [choice], "usage": usage}).encode()
+
+    def counters(self, counters: Counters) -> bytes:
+        """Return the totals by their names."""
+        return json.dumps(
+            {
+                "generated_tokens": counters.generated_tokens,
+                "verify_steps": counters.verify_steps,
+                "running": counters.running,
+                "queued": counters.queued,
+            }
+        ).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldServer:
+    """A server that is not ours to measure: it holds the port and answers until it is killed.
+
+    Attributes:
+        settings: what it reports.
+        process: how it shows among the leftovers; not ``ours``: nothing can end it.
+    """
+
+    settings: Mapping[str, Value]
+    process: ProcessEntry = OLD_PROCESS
+
+
+class FakeGpu:
+    """``ports.GpuProbe`` over the fake server's memory."""
+
+    def __init__(self, service: FakeService, *, gpus: int, baseline_bytes: int, total_bytes: int) -> None:
+        self._service = service
+        self._gpus = gpus
+        self._baseline_bytes = baseline_bytes
+        self._total_bytes = total_bytes
+
+    async def read(self) -> tuple[GpuReading, ...]:
+        """Return the same reading for every GPU."""
+        self._require_reachable()
+        used = min(self._total_bytes, self._baseline_bytes + self._service.gpu_bytes)
+        return tuple(
+            GpuReading(index=index, memory_used_bytes=used, memory_total_bytes=self._total_bytes)
+            for index in range(self._gpus)
+        )
+
+    async def processes(self) -> tuple[GpuProcess, ...]:
+        """Return the server and the leftovers; memory that nobody holds has no process."""
+        self._require_reachable()
+        if not self._gpus:
+            return ()
+        return tuple(
+            GpuProcess(pid=pid, name="python3", memory_used_bytes=self._service.gpu_bytes)
+            for pid in self._service.gpu_holders
+        )
+
+    def _require_reachable(self) -> None:
+        if not self._service.is_reachable:
+            msg = "the host does not answer"
+            raise TransportFault(msg)
+
+
+class FakeControl:
+    """``ports.ControlClient``: the fake server's HTTP side."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self._host = host
+        self.is_closed = False
+
+    async def call(self, call: HttpCall) -> HttpReply:
+        """Answer as the server of this moment would."""
+        host, service, clock = self._host, self._host.service, self._host.clock
+        host.calls.append((clock.monotonic_s(), call.path))
+        await clock.sleep(_LATENCY_S)
+        old = host.answering_old_server()
+        if not service.is_reachable:
+            return await self._time_out(call)
+        if old is None and not service.is_listening:
+            return HttpReply(status=None, body=b"", error="refused")
+        reply = self._answer(call, old)
+        return reply if reply is not None else await self._time_out(call)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+        self.is_closed = True
+
+    async def _time_out(self, call: HttpCall) -> HttpReply:
+        await self._host.clock.sleep(call.timeout_s)
+        return HttpReply(status=None, body=b"", error="timed out")
+
+    def _answer(self, call: HttpCall, old: OldServer | None) -> HttpReply | None:
+        """Return the reply of a listening server; None: it never comes."""
+        host, service = self._host, self._host.service
+        engine, wire = host.engine, host.wire
+        current = service.current
+        start = current if current is not None and old is None else Start()
+        plain = {other.path for other in (engine.health_call(), engine.flush_call(), engine.abort_call()) if other}
+        counters = engine.counters_call()
+        status, body = 200, b""
+        if call.path in {info.path for info in engine.info_calls()}:
+            settings = old.settings if old else {**engine.settings_of(service.commands[-1]), **start.lies}
+            body = wire.info(call, settings, start.capacity)
+        elif counters is not None and call.path == counters.path:
+            body = wire.counters(host.counters)
+        elif call.path not in plain:
+            if old is None and service.is_hanging:
+                return None
+            if call.body is None:
+                status = 404
+            elif not start.generates:
+                status, body = 500, b'{"error": "no"}'
+            else:
+                body = wire.generation(call)
+        return HttpReply(status=status, body=body)
+
+
+class FakeLoad:
+    """``ports.LoadGenerator``: legs of exactly their shortest time with the script's speed."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self._host = host
+
+    async def warm_up(self, target: Target, requests: int, concurrency: int) -> tuple[RequestRecord, ...]:
+        """Take one second."""
+        self._host.service.warming_up()
+        began_s = self._host.clock.monotonic_s()
+        await self._host.clock.sleep(1.0)
+        failed = 0 if self._serves() else requests
+        return self._records(target, concurrency, began_s, completed=requests - failed, failed=failed)
+
+    async def measure(
+        self,
+        target: Target,
+        leg: Leg,
+        control: ControlClient,  # noqa: ARG002 - the fake knows its own counters
+        progress: ProgressSink,
+    ) -> tuple[LegResult, tuple[RequestRecord, ...]]:
+        """Run one leg; a server that dies in it fails every request."""
+        service, clock = self._host.service, self._host.clock
+        service.leg_begins(leg.concurrency)
+        began_s = clock.monotonic_s()
+        identity = (await service.state()).identity if service.is_reachable else None
+        start = service.current or Start()
+        serves = self._serves()
+        for _ in range(_TICKS):
+            await clock.sleep(leg.min_s / _TICKS)
+            serves = serves and self._serves()
+            progress(clock.monotonic_s() - began_s, start.speed(leg.concurrency)[1] if serves else None)
+        if not serves or (await service.state()).identity != identity:
+            await clock.sleep(max(0.0, leg.max_s - leg.min_s))
+            return self._failed(target, leg, began_s)
+        service.leg_ends(leg.concurrency)
+        if leg.concurrency in start.client_bound:
+            msg = f"the client was the bottleneck at concurrency {leg.concurrency}: measure with fewer requests"
+            raise MeasurementFault(msg)
+        failed = start.failed_requests.get(leg.concurrency, 0)
+        single, aggregate = start.speed(leg.concurrency)
+        self._host.count(aggregate * leg.min_s)
+        result = LegResult(
+            concurrency=leg.concurrency,
+            single_request_throughput=_estimate(single, leg),
+            aggregate_throughput=_estimate(aggregate, leg),
+            ttft_median_s=0.1,
+            ttft_p99_s=0.2,
+            acceptance_length=2.0,
+            step_time_s=2.0 / single,
+            window_s=leg.min_s,
+            offered=leg.concurrency + failed,
+            completed=leg.concurrency,
+            failed=failed,
+            converged=True,
+            client_cpu_share=0.1,
+            client_lag_p99_s=0.001,
+        )
+        return result, self._records(target, leg.concurrency, began_s, completed=leg.concurrency, failed=failed)
+
+    def _serves(self) -> bool:
+        service = self._host.service
+        start = service.current
+        return service.is_listening and not service.is_hanging and start is not None and start.generates
+
+    def _failed(self, target: Target, leg: Leg, began_s: float) -> tuple[LegResult, tuple[RequestRecord, ...]]:
+        result = LegResult(
+            concurrency=leg.concurrency,
+            single_request_throughput=None,
+            aggregate_throughput=None,
+            ttft_median_s=None,
+            ttft_p99_s=None,
+            acceptance_length=None,
+            step_time_s=None,
+            window_s=leg.max_s,
+            offered=leg.concurrency,
+            completed=0,
+            failed=leg.concurrency,
+            converged=False,
+            client_cpu_share=0.1,
+            client_lag_p99_s=0.001,
+        )
+        return result, self._records(target, leg.concurrency, began_s, completed=0, failed=leg.concurrency)
+
+    def _records(
+        self, target: Target, concurrency: int, began_s: float, *, completed: int, failed: int
+    ) -> tuple[RequestRecord, ...]:
+        ended_s = self._host.clock.monotonic_s()
+        tokens = target.workload.output_tokens
+
+        def record(slot: int, status: RequestStatus) -> RequestRecord:
+            ok = status is RequestStatus.OK
+            return RequestRecord(
+                concurrency=concurrency,
+                slot=slot,
+                prompt_id=f"fake-{slot}",
+                sent_s=began_s,
+                first_s=began_s if ok else None,
+                last_s=ended_s if ok else None,
+                ended_s=ended_s,
+                tokens=tokens if ok else None,
+                first_chunk_tokens=1 if ok else None,
+                prompt_tokens=4 if ok else None,
+                chunk_s=(began_s, ended_s) if ok else (),
+                chunk_tokens=(1, tokens) if ok else (),
+                status=status,
+                in_window=ok,
+                error=None if ok else "the connection was closed",
+            )
+
+        return tuple(record(slot, RequestStatus.OK) for slot in range(completed)) + tuple(
+            record(slot % concurrency, RequestStatus.CUT) for slot in range(failed)
+        )
+
+
+def _estimate(value: float, leg: Leg) -> Estimate:
+    return Estimate(value=value, low=value * 0.99, high=value * 1.01, samples=leg.concurrency)
+
+
+class FakeHost:
+    """One host; see the module's docstring.
+
+    Args:
+        engine: reads the commands and says which call is which.
+        script: what each server start does.
+        wire: how replies are worded; must suit ``engine``.
+        clock: shared by all ports; a new one by default.
+        gpus: 0 is a CPU host.
+        leftovers: processes that are there before the first start.
+    """
+
+    def __init__(  # noqa: PLR0913 - a script has many independent parts
+        self,
+        engine: EngineAdapter,
+        script: Script | None = None,
+        *,
+        wire: Wire | None = None,
+        clock: FakeClock | None = None,
+        name: str = "gpu01",
+        gpus: int = 1,
+        baseline_bytes: int = GIB // 2,
+        leftovers: Sequence[ProcessEntry] = (),
+        leftover_gpu_bytes: int = 0,
+        old_server: OldServer | None = None,
+        stop_grace_s: float = 30.0,
+    ) -> None:
+        self.engine = engine
+        self.wire = wire or JsonWire()
+        self.clock = clock or FakeClock()
+        self.name = name
+        self.calls: list[tuple[float, str]] = []
+        self.counters = Counters(generated_tokens=0.0, verify_steps=0.0, running=0.0, queued=0.0)
+        self._old_server = old_server
+        self._stop_grace_s = stop_grace_s
+        self.service = FakeService(
+            Start() if script is None else script,
+            self.clock,
+            leftovers=(*leftovers, *((old_server.process,) if old_server else ())),
+            leftover_gpu_bytes=leftover_gpu_bytes,
+        )
+        self.gpu = FakeGpu(self.service, gpus=gpus, baseline_bytes=baseline_bytes, total_bytes=80 * GIB)
+        self.load = FakeLoad(self)
+
+    def ports(self) -> HostPorts:
+        """Return the host as the runtime gets it."""
+        return HostPorts(
+            name=self.name,
+            address="127.0.0.1",
+            service=self.service,
+            gpu=self.gpu,
+            load=self.load,
+            control=lambda _base_url: FakeControl(self),
+            clock=self.clock,
+            stop_grace_s=self._stop_grace_s,
+        )
+
+    def count(self, tokens: float) -> None:
+        """Add to the server's running totals: two tokens a verification step."""
+        generated, steps = self.counters.generated_tokens or 0.0, self.counters.verify_steps or 0.0
+        self.counters = Counters(
+            generated_tokens=generated + tokens, verify_steps=steps + tokens / 2, running=0.0, queued=0.0
+        )
+
+    def answering_old_server(self) -> OldServer | None:
+        """Return the old server while it lives: it has the port, so it answers."""
+        if self._old_server is not None and self.service.has_leftover(self._old_server.process.pid):
+            return self._old_server
+        return None
