@@ -1,0 +1,257 @@
+"""Reads ``studies/NAME.toml``: one experiment, as the person wrote it.
+
+::
+
+    engine = "sglang"
+    space = "sglang-mtp"
+    seed = 1                        # prompts, their order, the sampler
+
+    [server]
+    command = ["sglang", "serve", "--model-path", "...", ...]   # as production runs it: trial 0
+    [server.env]                    # added to the server's environment
+
+    [workload]                      # every field of tuner.model.workload.Workload, on a real host
+    output_tokens = 512
+    [workload.simulated]            # what differs on the simulated host
+
+    [budget]
+    trials = 24
+    [search]
+    sampler = "auto"
+
+    [simulated]                     # used while there are no [[hosts]]
+    profile = "qwen3.5-122b-a10b-4gpu"
+    hosts = 1
+    speed = 200                     # how many times faster than real the server loads
+
+    [[hosts]]
+    kind = "process"                # this machine
+    name = "here"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, unknown
+from tuner.errors import StudyFileError
+from tuner.model.trial import Command
+from tuner.model.workload import Workload
+
+FOLDER = "studies"
+MOST_SIMULATED_HOSTS = 16
+SSH_LATER = "hosts reached over SSH come with the next release; leave [[hosts]] out to run on the simulated GPU host"
+
+
+class _ServerTable(Table):
+    command: list[str] = Field(min_length=1)
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class _WorkloadTable(Table):
+    prompts: str | None = Field(default=None, min_length=1)
+    output_tokens: int | None = Field(default=None, ge=2)  # one token has no time per token
+    ignore_eos: bool | None = None
+    temperature: float | None = Field(default=None, ge=0)
+    ladder: list[int] | None = None
+    level_min_s: float | None = Field(default=None, gt=0)
+    level_max_s: float | None = Field(default=None, gt=0)
+    interval: float | None = Field(default=None, gt=0, le=1)
+    soak_s: float | None = Field(default=None, ge=0)
+    warmup_requests: int | None = Field(default=None, ge=0)
+    request_timeout_s: float | None = Field(default=None, gt=0)
+    load_timeout_s: float | None = Field(default=None, gt=0)
+
+
+class _WorkloadsTable(_WorkloadTable):
+    simulated: _WorkloadTable = _WorkloadTable()
+
+
+class _BudgetTable(Table):
+    trials: int = Field(ge=1)
+
+
+class _SearchTable(Table):
+    sampler: str = "auto"
+
+
+class _SimulatedTable(Table):
+    profile: str
+    hosts: int = Field(default=1, ge=1, le=MOST_SIMULATED_HOSTS)
+    speed: float = Field(default=1.0, gt=0)
+    faults: list[str] = Field(default_factory=list)
+
+
+class _HostTable(Table):
+    kind: Literal["process", "ssh"]
+    name: str
+
+
+class _StudyTable(Table):
+    engine: str
+    space: str
+    seed: int = Field(default=0, ge=0)
+    server: _ServerTable
+    workload: _WorkloadsTable = _WorkloadsTable()
+    budget: _BudgetTable
+    search: _SearchTable = _SearchTable()
+    simulated: _SimulatedTable | None = None
+    hosts: list[_HostTable] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedHosts:
+    """The study's ``[simulated]`` table."""
+
+    profile: str
+    count: int = 1
+    speed: float = 1.0
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFile:
+    """A study file that is right in itself; what it refers to has not been looked up yet.
+
+    Attributes:
+        shown: how messages call the file.
+        workload: on a real host.
+        simulated_workload: the same with ``[workload.simulated]`` laid over it.
+        simulated: None when the study cannot run on the simulated host.
+        hosts: names of the process hosts; empty: it runs on the simulated ones.
+    """
+
+    name: str
+    shown: str
+    engine: str
+    space: str
+    seed: int
+    command: Command
+    workload: Workload
+    simulated_workload: Workload
+    trials: int
+    sampler: str
+    simulated: SimulatedHosts | None
+    hosts: tuple[str, ...]
+
+
+def study_names(root: Path) -> tuple[str, ...]:
+    """Name the studies there are."""
+    return tuple(sorted(path.stem for path in (root / FOLDER).glob("*.toml")))
+
+
+def read_study(root: Path, name: str) -> StudyFile:
+    """Read ``studies/<name>.toml`` under ``root``.
+
+    Raises:
+        StudyFileError: there is no such study (the message names those there are), or it is wrong.
+    """
+    refused = check_name(name, "the study name")
+    if refused:
+        raise StudyFileError(refused)
+    if not (root / FOLDER).is_dir():
+        raise StudyFileError(f"{root}: has no folder {FOLDER}/; run in the folder that has it, or name it with --root")
+    shown = f"{FOLDER}/{name}.toml"
+    path = root / FOLDER / f"{name}.toml"
+    if not path.is_file():
+        raise StudyFileError(f"{shown}: {unknown('study', name, study_names(root))}")
+    return parse_study(read_toml(path, shown), name=name, shown=shown)
+
+
+def parse_study(content: dict[str, Any], *, name: str, shown: str) -> StudyFile:
+    """Check the content of a study file.
+
+    Raises:
+        StudyFileError: it is wrong.
+    """
+    try:
+        table = _StudyTable.model_validate(content)
+    except ValidationError as error:
+        raise failure(shown, problems_of(error, _StudyTable)) from error
+    workload = _laid_over(Workload(), table.workload)
+    simulated_workload = _laid_over(workload, table.workload.simulated)
+    problems = _command_problems(table.server) + _workload_problems(workload, "workload")
+    if not problems:  # what is wrong on a real host need not be said again of the simulated one
+        problems += _workload_problems(simulated_workload, "workload.simulated")
+    problems += _host_problems(table.hosts)
+    if problems:
+        raise failure(shown, problems)
+    return StudyFile(
+        name=name,
+        shown=shown,
+        engine=table.engine,
+        space=table.space,
+        seed=table.seed,
+        command=Command(argv=tuple(table.server.command), env=tuple(sorted(table.server.env.items()))),
+        workload=workload,
+        simulated_workload=simulated_workload,
+        trials=table.budget.trials,
+        sampler=table.search.sampler,
+        simulated=_simulated(table.simulated),
+        hosts=tuple(host.name for host in table.hosts),
+    )
+
+
+def _laid_over(workload: Workload, table: _WorkloadTable) -> Workload:
+    given: dict[str, Any] = {}
+    for item in fields(Workload):
+        value = getattr(table, item.name)
+        if value is not None:
+            given[item.name] = tuple(value) if isinstance(value, list) else value
+    return replace(workload, **given)
+
+
+def _command_problems(server: _ServerTable) -> list[Problem]:
+    problems = []
+    if not server.command[0]:
+        problems.append(Problem(key="server.command[0]", text='is "", but must be the program to start'))
+    for index, word in enumerate(server.command):
+        if "\0" in word:
+            problems.append(Problem(key=f"server.command[{index}]", text="holds a NUL character"))
+    problems += [
+        Problem(key="server.env", text=f"{quoted(key)} cannot name an environment variable")
+        for key in server.env
+        if not key or "=" in key or "\0" in key
+    ]
+    return problems
+
+
+def _workload_problems(workload: Workload, key: str) -> list[Problem]:
+    problems = []
+    ladder, shown = workload.ladder, quoted(list(workload.ladder))
+    if not ladder or ladder[0] != 1:
+        text = f"is {shown}, but must start with 1, the single-request leg"
+        problems.append(Problem(key=f"{key}.ladder", text=text))
+    elif any(low >= high for low, high in pairwise(ladder)):
+        problems.append(Problem(key=f"{key}.ladder", text=f"is {shown}, but must ascend without repeats"))
+    if workload.level_min_s > workload.level_max_s:
+        text = f"is {workload.level_min_s:g}, but level_max_s is only {workload.level_max_s:g}"
+        problems.append(Problem(key=f"{key}.level_min_s", text=text))
+    return problems
+
+
+def _host_problems(hosts: list[_HostTable]) -> list[Problem]:
+    problems = []
+    seen: set[str] = set()
+    for index, host in enumerate(hosts):
+        key = f"hosts[{index}]"
+        refused = check_name(host.name, "the host name")
+        if host.kind == "ssh":
+            problems.append(Problem(key=f"{key}.kind", text=f'is "ssh": {SSH_LATER}'))
+        elif refused:
+            problems.append(Problem(key=f"{key}.name", text=refused))
+        elif host.name in seen:
+            problems.append(Problem(key=f"{key}.name", text=f"{quoted(host.name)} is there twice"))
+        seen.add(host.name)
+    return problems
+
+
+def _simulated(table: _SimulatedTable | None) -> SimulatedHosts | None:
+    if table is None:
+        return None
+    return SimulatedHosts(profile=table.profile, count=table.hosts, speed=table.speed, faults=tuple(table.faults))
