@@ -7,6 +7,7 @@ The tree is split by what the caller would do about it::
     │   ├── StudyFileError    a study or search-space file is wrong
     │   ├── AssignmentRejected the engine's rules forbid this assignment
     │   └── LedgerError       the study database cannot be used as it is
+    ├── EvidenceError         what a trial did cannot be written down; the run ends, exit 3
     ├── PreflightError        the host or machine is not ready; nothing was started; exit 3
     ├── TooManyFaults         every host was set aside; exit 4
     ├── HostFault             the host failed us: clean it, try the same assignment again
@@ -42,6 +43,10 @@ class LedgerError(UsageError):
 
 class PreflightError(TunerError):
     """Something a run needs is missing; nothing was started (exit 3)."""
+
+
+class EvidenceError(TunerError):
+    """What a trial did cannot be written down: the run ends with its hosts clean (exit 3)."""
 
 
 class TooManyFaults(TunerError):

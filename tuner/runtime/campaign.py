@@ -1,0 +1,184 @@
+"""The loop of a study: propose, run, tell, until the budget is spent.
+
+The driver is the only writer of the study's database and evidence, and keeps at
+most one assignment in flight on each host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tuner.errors import ExecutorFault, TooManyFaults, TunerError
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, TrialState
+from tuner.model.study import StudySpec, TrialRow
+from tuner.model.trial import StateEntered, TrialFinished, TrialRequest, TrialResult
+from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Proposal, RunObserver
+
+FAULTS_IN_A_ROW = 3
+"""Faults after which a host is set aside (design, section 4)."""
+
+
+def counted(rows: Sequence[TrialRow]) -> int:
+    """Count the trials that count towards the budget: Measured and Infeasible ones."""
+    return sum(isinstance(row.outcome, (Measured, Infeasible)) for row in rows)
+
+
+def request_of(spec: StudySpec, engine: EngineAdapter, proposal: Proposal) -> TrialRequest:
+    """Say what a host has to run for ``proposal``; the baseline runs the base command as it stands."""
+    command = spec.base if proposal.baseline else engine.command(spec.base, proposal.assignment)
+    return TrialRequest(
+        study=spec.name,
+        number=proposal.number,
+        assignment=proposal.assignment,
+        command=command,
+        engine=spec.engine,
+        workload=spec.workload,
+        seed=spec.seed,
+        baseline=proposal.baseline,
+    )
+
+
+@dataclass(slots=True)
+class _Host:
+    name: str
+    faults: int = 0
+    last_fault: str = ""
+    aside: bool = False
+
+
+@dataclass(slots=True)
+class Campaign:
+    """Runs one study on its hosts. One object runs once."""
+
+    spec: StudySpec
+    engine: EngineAdapter
+    optimizer: Optimizer
+    executor: Executor
+    evidence: EvidenceStore
+    observer: RunObserver
+    clock: Clock
+    _stopping: bool = False
+    _running: dict[asyncio.Task[TrialResult], _Host] = field(default_factory=dict)
+    _hosts: list[_Host] = field(default_factory=list)
+
+    async def run(self) -> bool:
+        """Run until the budget is spent, the space is exhausted, or a stop.
+
+        Returns:
+            Whether the study is complete; False after :meth:`stop`.
+
+        Raises:
+            TooManyFaults: every host was set aside.
+            EvidenceError, LedgerError: results cannot be written; the hosts are clean.
+        """
+        self._hosts = [_Host(host.name) for host in self.spec.hosts]
+        try:
+            while not self._stopping:
+                exhausted = self._fill()
+                if not self._running:
+                    return self._idle(exhausted=exhausted)
+                await self._settle_one()
+            await self._wind_down()
+        except TunerError:
+            self._stopping = True
+            await self._wind_down()
+            raise
+        return False
+
+    async def stop(self) -> None:
+        """Ask every running trial to end; :meth:`run` returns when they have."""
+        self._stopping = True
+        for host in list(self._running.values()):
+            await self.executor.stop(host.name)
+
+    def _fill(self) -> bool:
+        """Give every free host a trial while the budget lasts; True when the space is exhausted."""
+        busy = {host.name for host in self._running.values()}
+        for host in self._hosts:
+            if host.aside or host.name in busy:
+                continue
+            if counted(self.optimizer.rows()) + len(self._running) >= self.spec.trials:
+                return False
+            proposal = self.optimizer.propose(host.name)
+            if proposal is None:
+                return True
+            request = request_of(self.spec, self.engine, proposal)
+            self.evidence.begin(request, host.name)
+            self.observer.proposed(host.name, proposal)
+            self._running[asyncio.ensure_future(self._follow(host.name, request))] = host
+        return False
+
+    def _idle(self, *, exhausted: bool) -> bool:
+        if exhausted or counted(self.optimizer.rows()) >= self.spec.trials:
+            if exhausted:
+                self.observer.remark("every configuration of the space has been tried")
+            return True
+        aside = "; ".join(f"{host.name}: {host.last_fault}" for host in self._hosts)
+        raise TooManyFaults(
+            f"study {self.spec.name}: no host is left after {FAULTS_IN_A_ROW} faults in a row ({aside}); "
+            "mend the host, then run the same command again"
+        )
+
+    async def _settle_one(self) -> None:
+        """Wait for the next trial to end and tell it."""
+        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            self._tell(self._running.pop(task), task.result())
+
+    async def _wind_down(self) -> None:
+        """End what runs and tell it, so that a later run takes it up again."""
+        for host in list(self._running.values()):
+            await self.executor.stop(host.name)
+        while self._running:
+            await self._settle_one()
+
+    def _tell(self, host: _Host, result: TrialResult) -> None:
+        self.optimizer.tell(result)
+        self.evidence.finish(result.number, result.outcome)
+        self.observer.told(result, self.optimizer.rows())
+        if not isinstance(result.outcome, Faulted):
+            host.faults = 0
+            return
+        host.faults += 1
+        host.last_fault = result.outcome.error
+        if host.faults >= FAULTS_IN_A_ROW:
+            host.aside = True
+            self.observer.remark(
+                f"host {host.name} is set aside after {host.faults} faults in a row: {host.last_fault}"
+            )
+
+    async def _follow(self, host: str, request: TrialRequest) -> TrialResult:
+        """Run a trial and keep its events; a worker that dies makes it Faulted."""
+        started_s = self.clock.now_s()
+        state = TrialState.PROPOSED
+        error = "the worker ended without a result"
+        try:
+            async for event in self.executor.run(host, request):
+                self.evidence.add(request.number, event)
+                self.observer.event(host, request.number, event)
+                if isinstance(event, StateEntered):
+                    state = event.state
+                if isinstance(event, TrialFinished):
+                    return event.result
+        except ExecutorFault as fault:
+            error = str(fault)
+        outcome = Interrupted(state=state) if self._stopping else Faulted(error=error, state=state)
+        result = TrialResult(
+            study=request.study,
+            number=request.number,
+            host=host,
+            assignment=request.assignment,
+            outcome=outcome,
+            started_s=started_s,
+            finished_s=self.clock.now_s(),
+            attempts=1,
+            identity=None,
+            effective=None,
+            legs=(),
+        )
+        finished = TrialFinished(at_s=result.finished_s, result=result)
+        self.evidence.add(request.number, finished)
+        self.observer.event(host, request.number, finished)
+        return result

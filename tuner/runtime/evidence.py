@@ -1,0 +1,134 @@
+"""Keeps a trial's evidence as files, as it happens.
+
+Every trial has a folder ``trials/NNNN`` of its own::
+
+    manifest.json   what was asked: command, settings, workload, host, versions
+    events.jsonl    every state and remark with its time
+    server.log      the server's log, secrets scrubbed
+    requests.jsonl  one line a request of every leg, warm-up excluded
+    result.json     outcome, effective configuration, legs
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import tuner
+from tuner.errors import EvidenceError
+from tuner.model.outcome import Outcome
+from tuner.model.plain import plain
+from tuner.model.trial import LegFinished, LegProgress, LogText, TrialEvent, TrialFinished, TrialRequest
+from tuner.ports import EngineAdapter
+from tuner.runtime.secrets import Scrubber
+
+
+@dataclass(slots=True)
+class _Files:
+    folder: Path
+    open: dict[str, TextIO] = field(default_factory=dict)
+
+    def append(self, name: str, text: str) -> None:
+        """Append and flush: what was written survives a kill of this process."""
+        if name not in self.open:
+            self.open[name] = (self.folder / name).open("a", encoding="utf-8")
+        self.open[name].write(text)
+        self.open[name].flush()
+
+    def close(self) -> None:
+        for file in self.open.values():
+            file.close()
+        self.open.clear()
+
+
+class FileEvidence:
+    """An EvidenceStore in a study's folder."""
+
+    def __init__(self, directory: Path, engine: EngineAdapter, facts: Mapping[str, Any]) -> None:
+        """Keep evidence below ``directory``/trials; ``facts`` go into every manifest."""
+        self._root = directory / "trials"
+        self._engine = engine
+        self._facts = dict(facts)
+        self._trials: dict[int, _Files] = {}
+
+    def begin(self, request: TrialRequest, host: str) -> None:
+        """Open a trial's folder and write its manifest.
+
+        Raises:
+            EvidenceError: it cannot be written (disk full, rights).
+        """
+        files = _Files(self._root / f"{request.number:04d}")
+        scrubbed = Scrubber(self._engine, request.command).command(request.command)
+        manifest = {
+            **self._facts,
+            "study": request.study,
+            "trial": request.number,
+            "host": host,
+            "baseline": request.baseline,
+            "engine": request.engine,
+            "assignment": dict(request.assignment),
+            "command": plain(scrubbed),
+            "workload": plain(request.workload),
+            "seed": request.seed,
+            "tuner": tuner.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        }
+        try:
+            files.folder.mkdir(parents=True, exist_ok=True)
+            files.append("manifest.json", json.dumps(manifest, indent=2) + "\n")
+        except OSError as error:
+            raise self._cannot_write(files.folder, error) from error
+        self._trials[request.number] = files
+
+    def add(self, number: int, event: TrialEvent) -> None:
+        """Keep one event.
+
+        Raises:
+            EvidenceError: it cannot be written.
+        """
+        files = self._trials[number]
+        try:
+            self._write(files, event)
+        except OSError as error:
+            raise self._cannot_write(files.folder, error) from error
+
+    def _write(self, files: _Files, event: TrialEvent) -> None:
+        match event:
+            case LogText():
+                files.append("server.log", event.text)
+            case LegProgress():
+                pass  # for the screen; the requests say it all
+            case LegFinished():
+                lines = (json.dumps({"kind": event.kind, **plain(record)}) + "\n" for record in event.requests)
+                files.append("requests.jsonl", "".join(lines))
+                files.append("events.jsonl", _line(event, leg=plain(event.leg), kind=event.kind))
+            case TrialFinished():
+                files.append("result.json", json.dumps(plain(event.result), indent=2) + "\n")
+            case _:
+                files.append("events.jsonl", _line(event, **plain(event)))
+
+    def finish(self, number: int, outcome: Outcome) -> None:
+        """Close the trial's files; an outcome that no event carried is written here."""
+        files = self._trials.pop(number)
+        try:
+            if not (files.folder / "result.json").exists():
+                files.append("result.json", json.dumps({"outcome": plain(outcome)}, indent=2) + "\n")
+        except OSError as error:
+            raise self._cannot_write(files.folder, error) from error
+        finally:
+            files.close()
+
+    @staticmethod
+    def _cannot_write(folder: Path, error: OSError) -> EvidenceError:
+        return EvidenceError(
+            f"{folder}: cannot write evidence ({error.strerror}); free space, then run the same command again"
+        )
+
+
+def _line(event: TrialEvent, **content: Any) -> str:
+    return json.dumps({"event": type(event).__name__, "at_s": event.at_s, **content}) + "\n"
