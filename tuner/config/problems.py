@@ -62,8 +62,8 @@ def unknown(what: str, word: str, known: Collection[str]) -> str:
 def quoted(value: object) -> str:
     """Write a value as TOML would, shortened to what a line can hold."""
     try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):  # dates, inf and nan: TOML has them, JSON does not
         text = str(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 

@@ -1,0 +1,202 @@
+"""A study file, the search space, the engine and the options of the command line put together."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.config.resolve import Known, Overrides, resolve
+from tuner.config.study_file import parse_study
+from tuner.errors import StudyFileError, UsageError
+from tuner.model.space import Assignment
+from tuner.model.study import ProcessHostSpec, SimulatedHostSpec, StudySpec
+from tuner.model.trial import Command
+
+STUDY = """
+engine = "toy"
+space = "toy-space"
+seed = 7
+
+[server]
+command = ["toy", "--width", "4"]
+
+[workload]
+output_tokens = 256
+[workload.simulated]
+output_tokens = 64
+
+[budget]
+trials = 24
+
+[simulated]
+profile = "small"
+hosts = 2
+speed = 200
+faults = ["nccl-flake:0.2"]
+"""
+SPACE = 'engine = "toy"\n[parameters.width]\ntype = "int"\nlow = 1\nhigh = 8\n'
+HERE = [{"kind": "process", "name": "here"}, {"kind": "process", "name": "there"}]
+
+
+class Toy:
+    """An engine whose one setting is the last word of its command."""
+
+    parameters = frozenset({"width", "depth"})
+
+    def settings_of(self, command: Command) -> Assignment:
+        word = command.argv[-1]
+        if not word.isdigit():
+            raise UsageError(f"--width {word} is not a number")
+        return Assignment.of({"width": int(word)})
+
+
+KNOWN = Known(engines={"toy": Toy(), "other": Toy()}, samplers=("auto", "tpe"), profiles=("small", "large"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "search_spaces").mkdir()
+    (tmp_path / "search_spaces" / "toy-space.toml").write_text(SPACE)
+    return tmp_path
+
+
+def spec_of(root: Path, overrides: Overrides | None = None, **changes: object) -> StudySpec:
+    study = parse_study(tomllib.loads(STUDY) | changes, name="s", shown="studies/s.toml")
+    return resolve(study, root=root, known=KNOWN, overrides=overrides)
+
+
+def refusal(root: Path, overrides: Overrides | None = None, **changes: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        spec_of(root, overrides, **changes)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_without_hosts_a_study_runs_on_the_simulated_ones(root: Path) -> None:
+    spec = spec_of(root)
+    assert spec.simulated
+    assert spec.hosts == tuple(
+        SimulatedHostSpec(
+            name=f"sim{index}",
+            address=f"127.0.0.{index + 1}",
+            state_dir=str(root / "studies" / "s" / "hosts" / f"sim{index}"),
+            profile="small",
+            speed=200.0,
+            faults=("nccl-flake:0.2",),
+        )
+        for index in range(2)
+    )
+    assert spec.workload.output_tokens == 64
+    assert spec.baseline == Assignment.of({"width": 4})
+    assert spec.directory == str(root / "studies" / "s")
+
+
+def test_with_hosts_a_study_runs_on_them_under_the_real_workload(root: Path) -> None:
+    spec = spec_of(root, hosts=HERE)
+    assert not spec.simulated
+    assert spec.workload.output_tokens == 256
+    assert spec.hosts[0] == ProcessHostSpec(name="here", state_dir=str(root / "studies" / "s" / "hosts" / "here"))
+
+
+def test_options_replace_what_the_file_says(root: Path) -> None:
+    spec = spec_of(root, Overrides(trials=3, sampler="tpe", seed=0, speed=9.0, simulated_hosts=3, host="sim2"))
+    assert (spec.trials, spec.sampler, spec.seed) == (3, "tpe", 0)
+    (host,) = spec.hosts
+    assert isinstance(host, SimulatedHostSpec)
+    assert (host.name, host.address, host.speed) == ("sim2", "127.0.0.3", 9.0)
+
+
+def test_a_relative_root_becomes_absolute(root: Path) -> None:
+    relative = Path(os.path.relpath(root))
+    assert spec_of(relative).directory == str(root / "studies" / "s")
+
+
+def test_a_prompt_file_is_found_beside_the_studies(root: Path) -> None:
+    (root / "ours.jsonl").write_text("{}\n")
+    spec = spec_of(root, workload={"prompts": "ours.jsonl"})
+    assert spec.workload.prompts == str(root / "ours.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"engine": "tooy"}, 'studies/s.toml: engine: unknown engine "tooy"; did you mean "toy"? (known: other, toy)'),
+        (
+            {"space": "toy-spaec"},
+            'studies/s.toml: space: unknown space "toy-spaec"; did you mean "toy-space"? (known: toy-space)',
+        ),
+        ({"space": "../x"}, 'studies/s.toml: space: the space name "../x" is not allowed'),
+        (
+            {"engine": "other"},
+            'studies/s.toml: space: space "toy-space" is of engine "toy", the study is of "other"',
+        ),
+        (
+            {"search": {"sampler": "tep"}},
+            'studies/s.toml: search.sampler: unknown sampler "tep"; did you mean "tpe"? (known: auto, tpe)',
+        ),
+        (
+            {"simulated": {"profile": "smal"}},
+            'studies/s.toml: simulated.profile: unknown profile "smal"; did you mean "small"? (known: large, small)',
+        ),
+        (
+            {"server": {"command": ["toy", "--width", "9"]}},
+            "studies/s.toml: server.command: the baseline is outside the space: width=9 is outside 1 to 8; change the",
+        ),
+        (
+            {"server": {"command": ["toy", "--width", "wide"]}},
+            "studies/s.toml: server.command: --width wide is not a number",
+        ),
+        (
+            {"workload": {"prompts": "none.jsonl"}},
+            'studies/s.toml: workload.prompts: is "none.jsonl": there is no such file under ',
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_in_one_line(
+    root: Path, changes: dict[str, object], message: str
+) -> None:
+    assert refusal(root, **changes).startswith(message)
+
+
+def test_a_parameter_the_engine_does_not_know_is_refused(root: Path) -> None:
+    (root / "search_spaces" / "toy-space.toml").write_text(SPACE.replace("width", "widht"))
+    assert refusal(root) == (
+        "search_spaces/toy-space.toml: parameters.widht: toy: "
+        'unknown parameter "widht"; did you mean "width"? (known: depth, width)'
+    )
+
+
+def test_a_wrong_space_is_named_by_its_own_file(root: Path) -> None:
+    (root / "search_spaces" / "toy-space.toml").write_text(SPACE.replace("high = 8", "high = 0"))
+    assert refusal(root).startswith("search_spaces/toy-space.toml: parameters.width: the range is inverted")
+
+
+def test_a_study_without_any_host_says_what_to_add(root: Path) -> None:
+    study = tomllib.loads(STUDY)
+    del study["simulated"]
+    with pytest.raises(StudyFileError, match=r"^studies/s.toml: hosts: is missing: name where to run"):
+        resolve(parse_study(study, name="s", shown="studies/s.toml"), root=root, known=KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (Overrides(host="user@gpu01"), "--host user@gpu01: hosts reached over SSH come with the next release"),
+        (Overrides(host="sim9"), '--host: unknown host "sim9"; did you mean "sim1"? (known: sim0, sim1)'),
+        (Overrides(sampler="gpp"), '--sampler: unknown sampler "gpp" (known: auto, tpe)'),
+    ],
+)
+def test_an_option_that_does_not_fit_is_refused(root: Path, overrides: Overrides, message: str) -> None:
+    assert refusal(root, overrides).startswith(message)
+
+
+@pytest.mark.parametrize(("option", "overrides"), [("--speed", {"speed": 2.0}), ("--hosts", {"simulated_hosts": 2})])
+def test_options_of_simulated_hosts_are_refused_for_real_ones(
+    root: Path, option: str, overrides: dict[str, Any]
+) -> None:
+    message = refusal(root, Overrides(**overrides), hosts=HERE)
+    assert message == f"{option} is for simulated hosts; studies/s.toml names its own [[hosts]]"
