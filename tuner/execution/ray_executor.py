@@ -118,11 +118,11 @@ class RayExecutor:
             logging_level=logging.ERROR,
         )
 
-    def _actor(self, host: str) -> Any:
+    def _actor(self, host: str) -> Any:  # noqa: ANN401 - Ray's handles are not typed
         if host not in self._actors:
             # An actor drives a GPU host; it needs no GPU and next to no CPU of its own.
-            remote = ray.remote(num_cpus=0, num_gpus=0, max_concurrency=8)(HostWorker)
-            self._actors[host] = remote.remote(self._hosts[host], self._build, self._engine)
+            actor = ray.remote(HostWorker).options(num_cpus=0, num_gpus=0, max_concurrency=8)
+            self._actors[host] = actor.remote(self._hosts[host], self._build, self._engine)
         return self._actors[host]
 
     async def run(self, host: str, request: TrialRequest) -> AsyncIterator[TrialEvent]:

@@ -16,12 +16,12 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import tuner
 from tuner.errors import EvidenceError
 from tuner.model.outcome import Outcome
-from tuner.model.plain import plain
+from tuner.model.plain import Json, plain, plain_fields
 from tuner.model.trial import LegFinished, LegProgress, LogText, TrialEvent, TrialFinished, TrialRequest
 from tuner.ports import EngineAdapter
 from tuner.runtime.secrets import Scrubber
@@ -48,7 +48,7 @@ class _Files:
 class FileEvidence:
     """An EvidenceStore in a study's folder."""
 
-    def __init__(self, directory: Path, engine: EngineAdapter, facts: Mapping[str, Any]) -> None:
+    def __init__(self, directory: Path, engine: EngineAdapter, facts: Mapping[str, Json]) -> None:
         """Keep evidence below ``directory``/trials; ``facts`` go into every manifest."""
         self._root = directory / "trials"
         self._engine = engine
@@ -104,13 +104,13 @@ class FileEvidence:
             case LegProgress():
                 pass  # for the screen; the requests say it all
             case LegFinished():
-                lines = (json.dumps({"kind": event.kind, **plain(record)}) + "\n" for record in event.requests)
+                lines = (json.dumps({"kind": event.kind, **plain_fields(record)}) + "\n" for record in event.requests)
                 files.append("requests.jsonl", "".join(lines))
-                files.append("events.jsonl", _line(event, leg=plain(event.leg), kind=event.kind))
+                files.append("events.jsonl", _line(event, at_s=event.at_s, leg=plain(event.leg), kind=event.kind))
             case TrialFinished():
                 files.append("result.json", json.dumps(plain(event.result), indent=2) + "\n")
             case _:
-                files.append("events.jsonl", _line(event, **plain(event)))
+                files.append("events.jsonl", _line(event, **plain_fields(event)))
 
     def finish(self, number: int, outcome: Outcome) -> None:
         """Close the trial's files; an outcome that no event carried is written here."""
@@ -130,5 +130,5 @@ class FileEvidence:
         )
 
 
-def _line(event: TrialEvent, **content: Any) -> str:
-    return json.dumps({"event": type(event).__name__, "at_s": event.at_s, **content}) + "\n"
+def _line(event: TrialEvent, **content: Json) -> str:
+    return json.dumps({"event": type(event).__name__, **content}) + "\n"
