@@ -192,11 +192,12 @@ class GpuProbe(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """A request to the server; ``body`` None is a GET."""
+    """A request to the server; ``body`` None is a GET, and ``headers`` go with it."""
 
     path: str
     body: Mapping[str, Any] | None = None
     timeout_s: float = 30.0
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +302,9 @@ class EngineAdapter(Protocol):
     def port(self, command: Command) -> int:
         """Return the HTTP port the server will listen on."""
 
+    def api_key(self, command: Command) -> str | None:
+        """Return the key its clients must send as ``Authorization: Bearer``; None: it asks for none."""
+
     def log_reader(self) -> LogReader:
         """Return a reader for one server start."""
 
@@ -365,12 +369,13 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The server under load."""
+    """The server under load; ``headers`` go with every request."""
 
     base_url: str
     engine: EngineAdapter
     workload: Workload
     seed: int
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 ProgressSink = Callable[[float, float | None], None]

@@ -12,6 +12,7 @@ from tuner.model.record import LegResult
 from tuner.model.trial import Effective, ServiceIdentity, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import ControlClient, EngineAdapter, Target
 from tuner.runtime.attempt import Attempt, ServerDiedError
+from tuner.runtime.authorised import AuthorisedControl, bearer
 from tuner.runtime.cleaning import HostSession, make_clean
 from tuner.runtime.context import TrialContext
 from tuner.runtime.policy import Death, RetryAfterCleaning, next_step
@@ -39,6 +40,7 @@ class Trial:
             engine=engine,
             workload=request.workload,
             seed=request.seed,
+            headers=bearer(engine.api_key(request.command)),
         )
         self._attempts = 0
         self._identity: ServiceIdentity | None = None
@@ -48,7 +50,7 @@ class Trial:
     async def run(self) -> TrialResult:
         """Run to an outcome; never raises for what the server, the host or a person did."""
         started_s = self._host.clock.now_s()
-        control = self._host.control(self._target.base_url)
+        control = AuthorisedControl(self._host.control(self._target.base_url), self._target.headers)
         try:
             outcome = await self._outcome(control)
         except Exception as error:  # the trial boundary: a bug of ours must not end the campaign
