@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from typing import TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -29,11 +26,15 @@ def plain(value: object) -> Json:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain_fields(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    return plain_fields(value)
 
 
-def plain_fields(value: DataclassInstance) -> dict[str, Json]:
-    """Turn a dataclass into a dict of plain fields."""
+def plain_fields(value: object) -> dict[str, Json]:
+    """Turn a dataclass into a dict of plain fields.
+
+    Raises:
+        TypeError: ``value`` is no dataclass.
+    """
+    if not is_dataclass(value) or isinstance(value, type):
+        raise TypeError(f"{type(value).__name__} has no JSON form")
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
