@@ -1,0 +1,1 @@
+"""What a person sees while a study runs: one pure state, two ways to show it."""

@@ -1,0 +1,287 @@
+"""The run on a terminal, redrawn in place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.measure import Measurement
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tuner.model.outcome import Measured
+from tuner.model.study import StudySpec, TrialRow
+from tuner.model.trial import TrialEvent, TrialResult
+from tuner.ports import Proposal
+from tuner.screen.view import HostView, LevelView, RunView
+from tuner.screen.words import (
+    NOT_MEASURED,
+    SEPARATOR,
+    duration,
+    gain,
+    outcome_words,
+    rate,
+    settings,
+    state_words,
+    time_of_day,
+)
+
+_FRONT_ROWS = 8
+_TWO_PANELS_FROM = 110
+"""Columns from which two hosts stand side by side."""
+_LEVEL_WIDTH = 8
+_REDRAWS_PER_S = 4
+
+
+class LiveScreen:
+    """A RunObserver that redraws ``console``; use it as a context manager."""
+
+    def __init__(self, console: Console, *, now: Callable[[], float] = time.time) -> None:
+        self.view = RunView()
+        self._now = now
+        # Redrawing happens in rich's thread, feeding in the driver's.
+        self._lock = threading.Lock()
+        self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=_REDRAWS_PER_S)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def starting(self, what: str) -> None:
+        """Show what the run waits for."""
+        with self._lock:
+            self.view.starting(what)
+
+    def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None:
+        """Show the study."""
+        with self._lock:
+            self.view.begin(spec, rows, self._now())
+
+    def proposed(self, host: str, proposal: Proposal) -> None:
+        """Show a host's new trial."""
+        with self._lock:
+            self.view.proposed(host, proposal, self._now())
+
+    def event(self, host: str, number: int, event: TrialEvent) -> None:
+        """Show how a trial moves on."""
+        with self._lock:
+            self.view.event(host, number, event)
+
+    def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None:
+        """Show the front and the counts as they are now."""
+        with self._lock:
+            self.view.told(result, rows)
+
+    def remark(self, text: str) -> None:
+        """Show a line about the run as a whole."""
+        with self._lock:
+            self.view.remark(text, self._now())
+
+    def _draw(self) -> RenderableType:
+        return _Locked(RunScreen(self.view, self._now()), self._lock)
+
+
+class _Locked:
+    """Draws under a lock, completely, before rich takes the lines."""
+
+    def __init__(self, screen: RunScreen, lock: threading.Lock) -> None:
+        self._screen = screen
+        self._lock = lock
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with self._lock:
+            drawn = console.render_lines(self._screen, options, pad=False, new_lines=True)
+        for line in drawn:
+            yield from line
+
+
+class RunScreen:
+    """A RunView at one moment, laid out for the width it is given."""
+
+    def __init__(self, view: RunView, now_s: float) -> None:
+        self._view = view
+        self._now_s = now_s
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        view, width = self._view, options.max_width
+        if view.spec is None:
+            yield Text(f"starting: {view.waiting or 'tuner'} …", overflow="ellipsis", no_wrap=True)
+            return
+        yield self._head(view.spec, width)
+        yield self._hosts(view.spec, width)
+        front = view.front()
+        if front:
+            yield front_table(front, view.names, view.base_values(), width, console)
+        for at_s, text in tuple(view.remarks):
+            yield Text(f"{time_of_day(at_s)} {text}", style="dim", overflow="ellipsis", no_wrap=True)
+
+    def _head(self, spec: StudySpec, width: int) -> RenderableType:
+        view = self._view
+        title = Text(spec.name, style="bold", overflow="ellipsis", no_wrap=True)
+        if spec.simulated:
+            title.append("  ")
+            title.append(" SIMULATED ", style="black on yellow")
+        title.append(f"  {spec.engine}, space {spec.space.name}, sampler {spec.sampler}", style="dim")
+        facts = [f"{view.done} of {spec.trials} trials", f"{view.left} left"]
+        facts += [f"{view.infeasible} infeasible"] if view.infeasible else []
+        facts += [f"{view.faults} faults"] if view.faults else []
+        facts.append(f"{duration(self._now_s - view.started_s)} gone")
+        left_s = view.time_left_s(self._now_s)
+        if left_s is not None:
+            facts.append(f"about {duration(left_s)} to go")
+        bar = ProgressBar(total=spec.trials, completed=min(view.done, spec.trials), width=width)
+        line = Table.grid()  # a bar alone does not end its line
+        line.add_row(bar)
+        return Group(title, line, Text(SEPARATOR.join(facts), overflow="ellipsis", no_wrap=True))
+
+    def _hosts(self, spec: StudySpec, width: int) -> RenderableType:
+        hosts = tuple(self._view.hosts.values())
+        columns = 2 if len(hosts) > 1 and width >= _TWO_PANELS_FROM else 1
+        inside = width // columns - 4  # the panel's border and padding
+        panels = [self._panel(host, spec.workload.ladder, inside) for host in hosts]
+        if columns == 1:
+            return Group(*panels)
+        grid = Table.grid(expand=True)
+        grid.add_column(ratio=1)
+        grid.add_column(ratio=1)
+        for index in range(0, len(panels), columns):
+            grid.add_row(*panels[index : index + columns])
+        return grid
+
+    def _panel(self, host: HostView, ladder: Sequence[int], inside: int) -> Panel:
+        title = host.name if host.number is None else f"{host.name}{SEPARATOR}trial {host.number}"
+        lines: list[RenderableType] = []
+        if host.assignment is None:
+            lines.append(Text("waiting for a trial", style="dim"))
+        else:
+            lines += [
+                Text(line, overflow="ellipsis", no_wrap=True)
+                for line in folded(settings(host.assignment, self._view.names), inside)
+            ]
+            lines.append(self._state(host))
+            lines.append(ladder_table(ladder, host.levels, host.level, inside))
+        return Panel(Group(*lines), title=title, title_align="left", border_style="cyan" if host.running else "dim")
+
+    def _state(self, host: HostView) -> Text:
+        if host.ended is not None:
+            style = "green" if isinstance(host.ended, Measured) else "red"
+            return Text(outcome_words(host.ended), style=style, overflow="ellipsis", no_wrap=True)
+        assert host.state is not None
+        text = Text(overflow="ellipsis", no_wrap=True)
+        text.append(state_words(host.state, host.level), style="bold cyan")
+        text.append(f"{SEPARATOR}{duration(self._now_s - host.state_since_s)}")
+        text.append(f"{SEPARATOR}trial {duration(self._now_s - host.started_s)}", style="dim")
+        extra = host.detail or ("base command as it stands" if host.baseline else "")
+        if extra:
+            text.append(f"{SEPARATOR}{' '.join(extra.split())}", style="dim")
+        return text
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Break ``text`` at its separators into lines of at most ``width`` where that is possible."""
+    lines = [""]
+    for piece in text.split(SEPARATOR):
+        longer = f"{lines[-1]}{SEPARATOR}{piece}" if lines[-1] else piece
+        if len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(piece)
+    return lines
+
+
+def ladder_table(ladder: Sequence[int], levels: dict[int, LevelView], current: int | None, width: int) -> Table:
+    """Draw the ladder: concurrency above, tok/s below; as many levels around the current one as fit."""
+    room = max(1, (width - _LEVEL_WIDTH) // _LEVEL_WIDTH)
+    at = ladder.index(current) if current in ladder else len(levels) - 1
+    first = max(0, min(at - room + 2, len(ladder) - room))
+    shown = ladder[first : first + room]
+    table = Table.grid(padding=(0, 0))
+    for _ in range(len(shown) + 1):
+        table.add_column(justify="right", width=_LEVEL_WIDTH, no_wrap=True, overflow="ellipsis")
+    table.add_row(
+        Text("at", style="dim"),
+        *(Text(str(level), style="bold cyan" if level == current else "dim") for level in shown),
+    )
+    table.add_row(Text("tok/s", style="dim"), *(_level_cell(levels.get(level)) for level in shown))
+    return table
+
+
+def _level_cell(level: LevelView | None) -> Text:
+    if level is None:
+        return Text("·", style="dim")
+    if level.throughput is None:
+        return Text("…" if not level.done else NOT_MEASURED)
+    return Text(rate(level.throughput)) if level.done else Text(f"{rate(level.throughput)}…", style="italic")
+
+
+def front_table(
+    front: Sequence[TrialRow],
+    names: dict[str, str],
+    base: tuple[float, ...] | None,
+    width: int,
+    console: Console,
+) -> RenderableType:
+    """Draw the front; what does not fit the width is left out in the order of its worth.
+
+    First the gains go, then the parameters that are the same on the whole front (they
+    move to the caption), at last the parameters share one column that is cut.
+    """
+    constant = {name for name in names if len({row.assignment.get(name) for row in front}) == 1}
+    varying = {name: short for name, short in names.items() if name not in constant or len(front) == 1}
+    unbounded = console.options.update(max_width=10 * console.width)  # measured against the width, not cut to it
+    for columns, gains in ((names, True), (names, False), (varying, True), (varying, False)):
+        table = _front_table(front, columns, names, base if gains else None, split=True)
+        if Measurement.get(console, unbounded, table).maximum <= width:
+            return table
+    return _front_table(front, names, names, None, split=False)
+
+
+def _front_table(
+    front: Sequence[TrialRow],
+    columns: dict[str, str],
+    names: dict[str, str],
+    base: tuple[float, ...] | None,
+    *,
+    split: bool,
+) -> Table:
+    title = f"front so far: {len(front)} {'trial' if len(front) == 1 else 'trials'}"
+    same = [f"{names[name]} {front[0].assignment.get(name, NOT_MEASURED)}" for name in names if name not in columns]
+    caption = [f"all: {SEPARATOR.join(same)}"] if same else []
+    if len(front) > _FRONT_ROWS:
+        caption.append(f"and {len(front) - _FRONT_ROWS} more")
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption="; ".join(caption) or None,
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    table.add_column("trial", justify="right", no_wrap=True, vertical="bottom")
+    if split:
+        for short in columns.values():
+            table.add_column(short.replace("_", "\n"), justify="right", no_wrap=True)
+    else:
+        table.add_column("settings", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("single\ntok/s", justify="right", no_wrap=True)
+    table.add_column("aggregate\ntok/s", justify="right", no_wrap=True)
+    if base is not None:
+        table.add_column("against\ntrial 0", justify="right", no_wrap=True)
+    for row in front[:_FRONT_ROWS]:
+        values = row.values or ()
+        apart = [str(row.assignment.get(name, NOT_MEASURED)) for name in columns]
+        cells = apart if split else [settings(row.assignment, names)]
+        gains = [gain(value, zero) for value, zero in zip(values, base, strict=True)] if base is not None else []
+        against = [" / ".join(gains)] if gains else []
+        table.add_row(str(row.number), *cells, *(rate(value) for value in values), *against)
+    return table

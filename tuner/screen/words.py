@@ -1,0 +1,83 @@
+"""How values are written for a reader: short names, rates, times, outcomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, tzinfo
+
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.space import Assignment
+
+SEPARATOR = " · "
+NOT_MEASURED = "-"
+
+
+def short_names(parameters: Sequence[str]) -> dict[str, str]:
+    """Shorten parameter names for narrow columns, keeping them distinct.
+
+    A first word that several parameters share says nothing (``speculative_…``), nor does
+    ``num``; a name of which only one word would be left keeps its first.
+    """
+    shared = Counter(name.partition("_")[0] for name in parameters)
+    short = {}
+    for name in parameters:
+        first, _, rest = name.partition("_")
+        shorter = rest if shared[first] > 1 and "_" in rest else name
+        short[name] = shorter.removeprefix("num_")
+    return short if len(set(short.values())) == len(short) else {name: name for name in parameters}
+
+
+def settings(assignment: Assignment, names: Mapping[str, str]) -> str:
+    """Write an assignment in the order and with the short names of ``names``."""
+    ordered = [name for name in names if name in assignment] + [name for name in assignment if name not in names]
+    return SEPARATOR.join(f"{names.get(name, name)} {assignment[name]}" for name in ordered)
+
+
+def rate(value: float | None) -> str:
+    """Write a throughput in tok/s without its unit; a dash when it was not measured."""
+    if value is None:
+        return NOT_MEASURED
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def gain(value: float, base: float | None) -> str:
+    """Write how far ``value`` is from ``base`` in percent; a dash when there is no base."""
+    if base is None or base == 0:
+        return NOT_MEASURED
+    return f"{100 * (value / base - 1):+.0f}%"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as ``4 s``, ``02:41`` or ``3:02:41``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def time_of_day(at_s: float, zone: tzinfo | None = None) -> str:
+    """Write a Unix time as ``12:03:44`` in ``zone``, the machine's own by default."""
+    return f"{datetime.fromtimestamp(at_s, tz=zone).astimezone(zone):%H:%M:%S}"
+
+
+def state_words(state: TrialState, level: int | None = None) -> str:
+    """Write a state: ``warming up``, ``measuring 16``."""
+    words = state.value.replace("_", " ")
+    return words if level is None or state is TrialState.DONE else f"{words} {level}"
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """Write an outcome in one line."""
+    if isinstance(outcome, Measured):
+        single, together = outcome.single_request_throughput.value, outcome.aggregate_throughput.value
+        return f"single request {rate(single)} tok/s, aggregate {rate(together)} tok/s at {outcome.peak_concurrency}"
+    if isinstance(outcome, Infeasible):
+        cause = outcome.diagnosis.cause.value.replace("_", " ")
+        return f"infeasible: {cause} while {state_words(outcome.state, outcome.level)}"
+    if isinstance(outcome, Faulted):
+        return f"host fault while {state_words(outcome.state)}, will run again: {' '.join(outcome.error.split())}"
+    assert isinstance(outcome, Interrupted)
+    return f"interrupted while {state_words(outcome.state)}, will run again"
