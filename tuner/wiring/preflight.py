@@ -1,0 +1,49 @@
+"""What a run needs of this machine, checked before anything is written or started."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from tuner.errors import PreflightError
+from tuner.hosts.process import ProcessServiceManager
+from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec
+from tuner.ports import EngineAdapter
+from tuner.wiring.host import LOOPBACK, service_dir
+
+
+async def check_hosts(spec: StudySpec, engine: EngineAdapter) -> None:
+    """Hold that every host of the study can take a server; nothing is written.
+
+    Raises:
+        PreflightError: an address is not this machine's, or a foreign program is on the port.
+    """
+    port = engine.port(spec.base)
+    for host in spec.hosts:
+        if await _is_ours(host):
+            continue  # left by a killed run: the first trial's cleaning ends it
+        address = host.address if isinstance(host, SimulatedHostSpec) else LOOPBACK
+        _check_port(spec, host.name, address, port)
+
+
+async def _is_ours(host: HostSpec) -> bool:
+    folder = service_dir(host)
+    if not folder.exists():
+        return False
+    return any(entry.ours for entry in await ProcessServiceManager(folder, {}).leftovers())
+
+
+def _check_port(spec: StudySpec, host: str, address: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PreflightError(
+                    f"study {spec.name}, host {host}: {address}:{port} is taken by another program; "
+                    "end it, or set another --port in [server] command"
+                ) from error
+            raise PreflightError(
+                f"study {spec.name}, host {host}: cannot listen on {address}:{port} ({error.strerror})"
+            ) from error

@@ -1,0 +1,147 @@
+"""Load a study and run it: what the command line calls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.config.resolve import Known, Overrides, resolve
+from tuner.config.study_file import read_study
+from tuner.engines import ENGINES, engine
+from tuner.execution.ray_executor import RayExecutor
+from tuner.hosts.clock import SystemClock
+from tuner.model.study import StudySpec, TrialRow
+from tuner.ports import Executor, RunObserver
+from tuner.runtime.campaign import Campaign
+from tuner.runtime.evidence import FileEvidence
+from tuner.search.ledger import check_ledger, open_ledger
+from tuner.search.samplers import SAMPLERS
+from tuner.simulator import profile
+from tuner.wiring.files import ResultFiles
+from tuner.wiring.host import build_host
+from tuner.wiring.preflight import check_hosts
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """How a run ended.
+
+    Attributes:
+        complete: the budget is spent or the space exhausted; False: it was interrupted.
+        rows: every trial of the study, earlier runs included.
+        directory: where everything was written.
+    """
+
+    spec: StudySpec
+    complete: bool
+    rows: tuple[TrialRow, ...]
+    directory: Path
+
+
+def load_study(root: Path, name: str, overrides: Overrides | None = None) -> StudySpec:
+    """Read a study file and everything it refers to; touches nothing.
+
+    Raises:
+        UsageError: a file or an option is wrong.
+    """
+    known = Known(engines=ENGINES, samplers=SAMPLERS, profiles=profile.names())
+    return resolve(read_study(root, name), root=root, known=known, overrides=overrides)
+
+
+def ray_executor(spec: StudySpec, address: str | None) -> RayExecutor:
+    """Make the executor of a study's hosts; nothing is started."""
+    return RayExecutor({host.name: host for host in spec.hosts}, build=build_host, engine=engine, address=address)
+
+
+def run_study(
+    spec: StudySpec,
+    observer: RunObserver,
+    *,
+    ray_address: str | None = None,
+    executor: Callable[[StudySpec, str | None], Executor] = ray_executor,
+) -> RunSummary:
+    """Run a study until its budget is spent, or take up one that was interrupted.
+
+    Ctrl-C (or SIGTERM) once: running trials are ended and cleaned up, everything is saved.
+    Twice: this process leaves at once; its servers are stopped by their supervisors.
+
+    Raises:
+        UsageError: the study's database cannot be used.
+        PreflightError: a host or Ray is not ready; nothing was written.
+        TooManyFaults: no host is left.
+        EvidenceError: results cannot be written.
+    """
+    return asyncio.run(_run(spec, observer, executor(spec, ray_address)))
+
+
+async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> RunSummary:
+    adapter = engine(spec.engine)
+    check_ledger(spec)
+    await check_hosts(spec, adapter)
+    observer.starting("starting Ray, one worker a host")
+    try:
+        await executor.open()
+        return await _search(spec, observer, executor)
+    finally:
+        await executor.close()
+
+
+async def _search(spec: StudySpec, observer: RunObserver, executor: Executor) -> RunSummary:
+    adapter = engine(spec.engine)
+    ledger = open_ledger(spec, adapter.canonical)
+    try:
+        settled = ledger.settle()
+        files = ResultFiles(spec, observer)
+        files.begin(spec, ledger.rows())
+        if settled:
+            numbers = ", ".join(str(number) for number in settled)
+            files.remark(f"an earlier run was cut off in trial {numbers}: the same settings run again")
+        campaign = Campaign(
+            spec=spec,
+            engine=adapter,
+            optimizer=ledger,
+            executor=executor,
+            evidence=FileEvidence(Path(spec.directory), adapter, {"simulated": spec.simulated}),
+            observer=files,
+            clock=SystemClock(),
+        )
+        with _Signals(campaign, files):
+            complete = await campaign.run()
+        rows = ledger.rows()
+        files.write_tables(rows)
+        files.write_plot(rows)
+        return RunSummary(spec=spec, complete=complete, rows=rows, directory=Path(spec.directory))
+    finally:
+        ledger.close()
+
+
+class _Signals:
+    """While inside: the first Ctrl-C or SIGTERM stops the campaign, the second leaves at once."""
+
+    def __init__(self, campaign: Campaign, observer: RunObserver) -> None:
+        self._campaign = campaign
+        self._observer = observer
+        self._stopping: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        if self._stopping is not None:
+            self._observer.remark("leaving at once; the servers are stopped by their supervisors")
+            os._exit(INTERRUPTED)
+        self._observer.remark("stopping: ending the running trials and cleaning up; once more leaves at once")
+        self._stopping = asyncio.ensure_future(self._campaign.stop())
