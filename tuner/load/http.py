@@ -1,0 +1,261 @@
+"""HTTP over httpx: the only module that knows it. Its exceptions end here.
+
+Each slot of the closed loop has a transport with one connection: the pool that httpx
+shares between requests is scanned at every request and costs 10 ms of CPU a request at
+64 streams. Proxies and other settings of the environment are never used, and there is no
+read time-out: a slow first token is a measurement, the call's deadline ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Mapping
+from functools import cache
+
+import httpx
+import orjson
+
+from tuner.errors import MeasurementFault, TunerError, UsageError
+from tuner.load.stream import Failure, StreamEnd, StreamSink
+from tuner.ports import HttpCall, HttpReply
+
+# SGLang closes idle connections after 5 s; ours go first, so that no request meets the close.
+_KEEPALIVE_S = 2.0
+_CONTROL_CONNECTIONS = 8  # control calls that may wait at the same time: health, counters, abort
+_DETAIL_BYTES = 200
+_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "content-type": "application/json", "user-agent": "tuner"}
+
+_FOREIGN = (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict, httpx.StreamError)
+_MEANING: Mapping[type[Exception], Failure | type[TunerError]] = {
+    httpx.ConnectError: Failure.REFUSED,
+    httpx.ConnectTimeout: Failure.REFUSED,
+    httpx.ProxyError: Failure.REFUSED,
+    httpx.ReadTimeout: Failure.TIMED_OUT,
+    httpx.WriteTimeout: Failure.TIMED_OUT,
+    httpx.TimeoutException: Failure.TIMED_OUT,
+    httpx.ReadError: Failure.CUT,
+    httpx.WriteError: Failure.CUT,
+    httpx.CloseError: Failure.CUT,
+    httpx.NetworkError: Failure.CUT,
+    httpx.RemoteProtocolError: Failure.CUT,
+    httpx.ProtocolError: Failure.CUT,
+    httpx.DecodingError: Failure.CUT,
+    httpx.TransportError: Failure.CUT,
+    httpx.RequestError: Failure.CUT,
+    httpx.HTTPError: Failure.CUT,
+    httpx.InvalidURL: UsageError,
+    httpx.UnsupportedProtocol: UsageError,
+    # The rest is our own fault: a slot has one connection for one request, follows no
+    # redirect, keeps no cookie and reads a body once.
+    httpx.LocalProtocolError: MeasurementFault,
+    httpx.PoolTimeout: MeasurementFault,
+    httpx.TooManyRedirects: MeasurementFault,
+    httpx.HTTPStatusError: MeasurementFault,
+    httpx.CookieConflict: MeasurementFault,
+    httpx.StreamError: MeasurementFault,
+    httpx.StreamConsumed: MeasurementFault,
+    httpx.StreamClosed: MeasurementFault,
+    httpx.ResponseNotRead: MeasurementFault,
+    httpx.RequestNotRead: MeasurementFault,
+}
+
+
+def meaning(error: Exception) -> Failure | type[TunerError]:
+    """Say what an httpx exception means: a request's failure, or an error of ours.
+
+    Raises:
+        KeyError: it is not an exception of httpx.
+    """
+    for kind in type(error).__mro__:
+        if kind in _MEANING:
+            return _MEANING[kind]
+    raise KeyError(type(error))
+
+
+def failure_of(error: Exception, url: str) -> tuple[Failure, str]:
+    """Return an httpx exception as a value, with its one-line text.
+
+    Raises:
+        UsageError: ``url`` cannot be used.
+        MeasurementFault: the client broke its own rules.
+    """
+    what = meaning(error)
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+    if isinstance(what, Failure):
+        return what, text
+    raise what(f"{url}: {text}") from error
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    # Made once: reading the CA bundle costs 50 ms.
+    return httpx.create_ssl_context(trust_env=False)
+
+
+@cache
+def _no_tls() -> ssl.SSLContext:
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def base_address(base_url: str) -> str:
+    """Return ``base_url`` without its trailing slash.
+
+    Raises:
+        UsageError: it is not an http or https address.
+    """
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"server address {base_url!r}: {error}; write http://host:port") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise UsageError(f"server address {base_url!r} is not an http address; write http://host:port")
+    return base_url.rstrip("/")
+
+
+def _transport(base_url: str, connections: int) -> httpx.AsyncHTTPTransport:
+    return httpx.AsyncHTTPTransport(
+        verify=_tls() if base_url.startswith("https:") else _no_tls(),
+        trust_env=False,
+        limits=httpx.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=_KEEPALIVE_S
+        ),
+    )
+
+
+class _Wire:
+    """Sends prepared requests over one transport."""
+
+    def __init__(self, base_url: str, connections: int, transport: httpx.AsyncBaseTransport | None) -> None:
+        self._base = base_address(base_url)
+        self._transport = transport or _transport(self._base, connections)
+
+    def url(self, path: str) -> str:
+        return self._base + path
+
+    async def open(self, call: HttpCall, content: bytes | None) -> tuple[httpx.Response, httpx.AsyncByteStream]:
+        request = httpx.Request(
+            "GET" if content is None else "POST",
+            self.url(call.path),
+            headers=_HEADERS,
+            content=content,
+            extensions={"timeout": {"connect": call.timeout_s, "read": None, "write": None, "pool": None}},
+        )
+        response = await self._transport.handle_async_request(request)
+        stream = response.stream
+        if not isinstance(stream, httpx.AsyncByteStream):
+            raise MeasurementFault(f"{self.url(call.path)}: the transport gave a body that cannot be streamed")
+        return response, stream
+
+    async def close(self) -> None:
+        await self._transport.aclose()
+
+
+class HttpSlot:
+    """One connection of the closed loop over httpx (``StreamSlot``).
+
+    Args:
+        base_url: ``http://host:port``.
+        transport: instead of a real one; it is closed with the slot.
+    """
+
+    def __init__(self, base_url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._wire = _Wire(base_url, 1, transport)
+        self._is_reused = False  # the connection has carried a whole reply and may be closed by the server
+
+    async def stream(self, call: HttpCall, sink: StreamSink) -> StreamEnd:
+        """Send ``call``, push its reply into ``sink``.
+
+        A request that finds its kept connection closed before one byte came back is sent
+        once more on a new one; the record says so.
+        """
+        content = None if call.body is None else orjson.dumps(call.body)
+        try:
+            async with asyncio.timeout(call.timeout_s):
+                was_reused, self._is_reused = self._is_reused, False
+                end = await self._once(call, content, sink)
+                if was_reused and end.status is None and end.failure is Failure.CUT:
+                    end = await self._once(call, content, sink)
+                    end = StreamEnd(
+                        ended_s=end.ended_s,
+                        status=end.status,
+                        failure=end.failure,
+                        detail=end.detail or "sent again: the server had closed the idle connection",
+                    )
+        except TimeoutError:
+            detail = f"no end after {call.timeout_s:g} s"
+            return StreamEnd(ended_s=time.perf_counter(), status=None, failure=Failure.TIMED_OUT, detail=detail)
+        self._is_reused = end.failure in (None, Failure.REJECTED)
+        return end
+
+    async def _once(self, call: HttpCall, content: bytes | None, sink: StreamSink) -> StreamEnd:
+        status: int | None = None
+        sink.sent(time.perf_counter())
+        try:
+            response, stream = await self._wire.open(call, content)
+            status = response.status_code
+            refusal = _refusal(response)
+            body = bytearray()
+            try:
+                async for piece in stream:
+                    if refusal is None:
+                        sink.feed(piece, time.perf_counter())
+                    elif len(body) < _DETAIL_BYTES:
+                        body += piece
+            finally:
+                await stream.aclose()
+        except _FOREIGN as error:
+            failure, text = failure_of(error, self._wire.url(call.path))
+            return StreamEnd(ended_s=time.perf_counter(), status=status, failure=failure, detail=text)
+        if refusal is None:
+            return StreamEnd(ended_s=time.perf_counter(), status=status)
+        text = " ".join(bytes(body[:_DETAIL_BYTES]).decode(errors="replace").split())
+        detail = f"{refusal}: {text}".rstrip(": ")
+        return StreamEnd(ended_s=time.perf_counter(), status=status, failure=Failure.REJECTED, detail=detail)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._wire.close()
+
+
+def _refusal(response: httpx.Response) -> str | None:
+    """Say why a reply is not a stream of ours; None when it is."""
+    if response.status_code != 200:
+        return f"HTTP {response.status_code}"
+    encoding = response.headers.get("content-encoding", "identity")
+    # A proxy that compresses merges events: the stamps would be its own.
+    return None if encoding == "identity" else f"content-encoding {encoding} although identity was asked for"
+
+
+class HttpControlClient:
+    """``ControlClient`` over httpx.
+
+    Args:
+        base_url: ``http://host:port``.
+        transport: instead of a real one; it is closed with the client.
+    """
+
+    def __init__(self, base_url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._wire = _Wire(base_url, _CONTROL_CONNECTIONS, transport)
+
+    async def call(self, call: HttpCall) -> HttpReply:
+        """Send one request; a reply that did not come whole is a value with ``error``."""
+        content = None if call.body is None else orjson.dumps(call.body)
+        try:
+            async with asyncio.timeout(call.timeout_s):
+                response, stream = await self._wire.open(call, content)
+                try:
+                    body = b"".join([piece async for piece in stream])
+                finally:
+                    await stream.aclose()
+        except TimeoutError:
+            return HttpReply(status=None, body=b"", error=Failure.TIMED_OUT.value)
+        except _FOREIGN as error:
+            failure, _ = failure_of(error, self._wire.url(call.path))
+            return HttpReply(status=None, body=b"", error=failure.value)
+        return HttpReply(status=response.status_code, body=body)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._wire.close()

@@ -1,0 +1,130 @@
+"""The closed loop: every slot sends its next request as soon as its last one has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Self
+
+from tuner.load.schedule import Order, PromptQueue, start_delay_s
+from tuner.load.stream import StreamSlot
+from tuner.load.tally import Tally
+from tuner.model.record import RequestRecord, RequestStatus
+from tuner.ports import HttpCall, Target
+
+FAILURE_PAUSE_S = 0.05  # a dead server answers in microseconds and must not be hammered
+
+Connect = Callable[[str], StreamSlot]
+
+
+class ClosedLoop:
+    """Runs the slots of one leg; used with ``async with``, which closes every connection.
+
+    Args:
+        target: the server.
+        concurrency: slots.
+        prompts: what they send; shared, so that the order does not depend on who is faster.
+        connect: base URL -> slot.
+        request_s: how long one request takes, to stagger the start; None: the slots wait
+            for the first slot's first request and use its time.
+
+    Attributes:
+        records: of the requests that ended, in the order of their ends.
+        started_s: when each slot began to send.
+    """
+
+    def __init__(
+        self, target: Target, *, concurrency: int, prompts: PromptQueue, connect: Connect, request_s: float | None
+    ) -> None:
+        self._target = target
+        self._concurrency = concurrency
+        self._prompts = prompts
+        self._request_s = request_s
+        self._first_end = asyncio.Event()
+        self._live: dict[int, Tally] = {}
+        self._slots = [connect(target.base_url) for _ in range(concurrency)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self.records: list[RequestRecord] = []
+        self.started_s: list[float] = []
+
+    async def __aenter__(self) -> Self:
+        """Start the slots."""
+        self._tasks = [asyncio.create_task(self._run(k, slot)) for k, slot in enumerate(self._slots)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Cut what is in flight, and close every connection."""
+        await self.cut()
+
+    @property
+    def live(self) -> tuple[Tally, ...]:
+        """The requests in flight."""
+        return tuple(self._live.values())
+
+    async def cut(self) -> None:
+        """End the requests in flight as CANCELLED, and close every connection."""
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            await asyncio.gather(*(slot.close() for slot in self._slots))
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Wait; return whether all slots have run out of prompts.
+
+        Raises:
+            UsageError, MeasurementFault: as the slots.
+        """
+        done, pending = await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        return not pending
+
+    async def _run(self, slot: int, connection: StreamSlot) -> None:
+        await self._stagger(slot)
+        self.started_s.append(time.perf_counter())
+        while (order := self._prompts.take()) is not None:
+            record = await self._send(slot, connection, order)
+            self.records.append(record)
+            if self._request_s is None:
+                self._request_s = record.ended_s - record.sent_s
+            self._first_end.set()
+            if record.status is not RequestStatus.OK:
+                await asyncio.sleep(FAILURE_PAUSE_S)
+
+    async def _stagger(self, slot: int) -> None:
+        if slot == 0:
+            return
+        if self._request_s is None:
+            await self._first_end.wait()
+        await asyncio.sleep(start_delay_s(slot, self._concurrency, self._request_s or 0.0))
+
+    async def _send(self, slot: int, connection: StreamSlot, order: Order) -> RequestRecord:
+        target = self._target
+        call = self._call(order)
+        tally = Tally(
+            target.engine, target.workload, concurrency=self._concurrency, slot=slot, prompt_id=order.prompt_id
+        )
+        self._live[slot] = tally
+        try:
+            return tally.record(await connection.stream(call, tally))
+        except asyncio.CancelledError:
+            if tally.sent_s is not None:
+                self.records.append(tally.cancelled(time.perf_counter()))
+            raise
+        finally:
+            del self._live[slot]
+
+    def _call(self, order: Order) -> HttpCall:
+        workload = self._target.workload
+        call = self._target.engine.generation_call(
+            order.text,
+            max_tokens=workload.output_tokens,
+            workload=workload,
+            stream=True,
+            seed=self._target.seed + order.index,
+        )
+        return replace(call, timeout_s=workload.request_timeout_s)
