@@ -1,0 +1,69 @@
+"""What a sampler may know: the counted trials, what runs, and what is spoken for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tuner.model.outcome import Infeasible, Measured, MemoryDirection
+from tuner.model.space import Assignment
+from tuner.model.study import TrialRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """One counted trial.
+
+    Attributes:
+        values: one per objective, in the study's order; None when infeasible.
+        violation: above 0 when infeasible, else 0.
+        direction: which way a death from memory points; None when it does not say.
+    """
+
+    assignment: Assignment
+    values: tuple[float, ...] | None
+    violation: float = 0.0
+    direction: MemoryDirection | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The study as a sampler sees it.
+
+    Attributes:
+        counted: by trial number; faulted and interrupted trials are not in it.
+        running: assignments that hosts work on.
+        taken: counted, running and waiting assignments; none of them may be proposed again.
+    """
+
+    counted: tuple[Experience, ...]
+    running: tuple[Assignment, ...]
+    taken: frozenset[Assignment]
+
+    @classmethod
+    def of(cls, rows: Iterable[TrialRow]) -> History:
+        """Read the history out of the study's rows."""
+        counted: list[Experience] = []
+        running: list[Assignment] = []
+        waiting: list[Assignment] = []
+        for row in rows:
+            match row.outcome:
+                case Measured():
+                    counted.append(Experience(assignment=row.assignment, values=row.values))
+                case Infeasible(violation=violation, diagnosis=diagnosis):
+                    counted.append(
+                        Experience(
+                            assignment=row.assignment,
+                            values=None,
+                            violation=violation,
+                            direction=diagnosis.direction,
+                        )
+                    )
+                case None if row.host is None:
+                    waiting.append(row.assignment)
+                case None:
+                    running.append(row.assignment)
+                case _:
+                    pass
+        taken = {experience.assignment for experience in counted}.union(running, waiting)
+        return cls(counted=tuple(counted), running=tuple(running), taken=frozenset(taken))

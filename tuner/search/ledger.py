@@ -1,0 +1,295 @@
+"""The study in its database: the Optimizer port over Optuna and SQLite.
+
+The database is the truth. What a trial ended with is written in one attribute before it is
+told, so that a driver killed between the two finds it and finishes the telling; what is to
+run again is queued before its trial is told, so that it cannot be lost. Trials hold the
+canonical assignment as their parameters; those that do not apply are absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import TrialState as OptunaState
+
+from tuner.errors import AssignmentRejected, LedgerError
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.space import Assignment
+from tuner.model.study import StudySpec, TrialRow
+from tuner.model.trial import TrialResult
+from tuner.ports import Proposal
+from tuner.search.constraints import constraint_of, write_constraint
+from tuner.search.distributions import distributions_of, waiting_trial
+from tuner.search.domain import Domain
+from tuner.search.history import History
+from tuner.search.identity import difference, identity_of
+from tuner.search.lock import StudyLock
+from tuner.search.outcome_json import decode_result, encode_result, encode_unfinished
+from tuner.search.rows import BASELINE, HOST, RESULT, row_of, values_of
+from tuner.search.samplers import Setting, Strategy, make_strategy
+from tuner.search.storage import DATABASE, check_room, create, mapped, open_storage, peek
+
+OUTCOME = "outcome"
+CAUSE = "cause"
+
+
+def check_ledger(spec: StudySpec) -> None:
+    """Look whether :func:`open_ledger` could open the study; writes nothing.
+
+    Raises:
+        LedgerError: the database is unreadable or of another study, or the folder cannot be
+            written; the message names the path and the remedy.
+    """
+    directory = Path(spec.directory)
+    check_room(directory)
+    path = directory / DATABASE
+    stored = peek(path, spec.name)
+    if stored is None:
+        return
+    reason = difference(stored, spec)
+    if reason is not None:
+        raise LedgerError(f"{path}: study {spec.name} {reason}; choose another study name, or move the folder away")
+
+
+def open_ledger(spec: StudySpec, canonical: Callable[[Assignment], Assignment]) -> OptunaLedger:
+    """Open the study's database for its one driver, making it if there is none.
+
+    A new study's baseline is queued as trial 0.
+
+    Args:
+        spec: the study.
+        canonical: the engine adapter's.
+
+    Raises:
+        LedgerError: see :func:`check_ledger`; or another process runs the study.
+        UsageError: unknown sampler, or the baseline is not in the space.
+    """
+    domain = Domain(spec.space, canonical, spec.baseline)
+    setting = Setting(domain=domain, objectives=spec.objectives, seed=spec.seed)
+    strategy = make_strategy(spec.sampler, setting)
+    check_ledger(spec)
+    directory = Path(spec.directory)
+    path = directory / DATABASE
+    with contextlib.ExitStack() as undo:
+        with mapped(directory):
+            for folder in reversed([directory, *directory.parents]):
+                if not folder.exists():
+                    folder.mkdir()
+                    undo.callback(_remove_if_empty, folder)
+        lock = StudyLock.acquire(directory)
+        undo.callback(lock.release)
+        check_ledger(spec)  # again: another driver may have begun the study since
+        if not path.exists():
+            undo.callback(lock.remove)
+            create(
+                path,
+                spec.name,
+                objectives=spec.objectives,
+                attributes=identity_of(spec),
+                first=waiting_trial(domain, domain.baseline),
+            )
+        resources = contextlib.ExitStack()
+        resources.callback(lock.release)
+        undo.callback(resources.close)
+        with mapped(path):
+            storage = resources.enter_context(open_storage(path))
+            study = optuna.load_study(study_name=spec.name, storage=storage)
+        undo.pop_all()
+        return OptunaLedger(
+            setting=setting, strategy=strategy, study=study, storage=storage, path=path, resources=resources
+        )
+
+
+class OptunaLedger:
+    """The driver's view of the study; see ``tuner.ports.Optimizer``. Made by :func:`open_ledger`."""
+
+    def __init__(
+        self,
+        *,
+        setting: Setting,
+        strategy: Strategy,
+        study: optuna.Study,
+        storage: RDBStorage,
+        path: Path,
+        resources: contextlib.ExitStack,
+    ) -> None:
+        self._name = study.study_name
+        self._objectives = tuple(objective.name for objective in setting.objectives)
+        self._domain = setting.domain
+        self._strategy = strategy
+        self._study = study
+        self._storage = storage
+        self._path = path
+        self._resources = resources
+
+    def settle(self) -> tuple[int, ...]:
+        """Tell the trials that a dead driver left RUNNING, and queue their assignments.
+
+        A trial whose result was already written is told with that result: what is finished
+        does not run twice. Returns the numbers of the interrupted ones.
+        """
+        interrupted: list[int] = []
+        with mapped(self._path):
+            for trial in self._trials(OptunaState.RUNNING):
+                entry = trial.user_attrs.get(RESULT)
+                if entry is None:
+                    outcome: Outcome = Interrupted(state=TrialState.PROPOSED)
+                    self._record(trial, encode_unfinished(outcome, trial.user_attrs.get(HOST)), outcome)
+                    interrupted.append(trial.number)
+                else:
+                    outcome = decode_result(entry).outcome
+                self._finish(trial, outcome)
+        return tuple(interrupted)
+
+    def propose(self, host: str) -> Proposal | None:
+        """Take the next assignment: the queue's first that still needs running, else the sampler's."""
+        with mapped(self._path):
+            history = History.of(self.rows())
+            queued = self._take_queued(host, history)
+            if queued is not None:
+                return queued
+            assignment = self._strategy.next(history)
+            if assignment is None:
+                return None
+            trial = create_trial(
+                state=OptunaState.RUNNING,
+                params=dict(assignment),
+                distributions=distributions_of(self._domain, assignment),
+                user_attrs={HOST: host, BASELINE: False},
+            )
+            self._study.add_trial(trial)
+            number = self._trials(OptunaState.RUNNING)[-1].number  # the driver is the only writer of RUNNING
+            return Proposal(number=number, assignment=assignment, baseline=False)
+
+    def enqueue(self, assignment: Assignment) -> None:
+        """Queue an assignment; one that counted, runs or waits already is left as it is.
+
+        Raises:
+            AssignmentRejected: the engine refuses it, or it is outside the space.
+        """
+        canonical = self._domain.canonical(assignment)
+        with mapped(self._path):
+            if canonical not in History.of(self.rows()).taken:
+                self._study.add_trial(waiting_trial(self._domain, canonical))
+
+    def tell(self, result: TrialResult) -> None:
+        """Record a trial's end.
+
+        Raises:
+            ValueError: the trial is not running, its assignment is another, or a value is not
+                finite: the caller's bug; nothing was written.
+            LedgerError: another program ended the trial, or the database failed.
+        """
+        with mapped(self._path):
+            trial = self._running(result)
+            self._check(result.outcome, result.number)
+            self._record(trial, encode_result(result), result.outcome)
+            self._finish(trial, result.outcome)
+
+    def rows(self) -> tuple[TrialRow, ...]:
+        """Every trial, by number."""
+        with mapped(self._path):
+            return tuple(row_of(trial, self._objectives) for trial in self._study.get_trials(deepcopy=False))
+
+    def close(self) -> None:
+        """Release the database and the lock; closing twice is no error."""
+        with mapped(self._path):
+            self._resources.close()
+
+    def _trials(self, *states: OptunaState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=states)
+
+    def _take_queued(self, host: str, history: History) -> Proposal | None:
+        counted = {experience.assignment for experience in history.counted}
+        for trial in self._trials(OptunaState.WAITING):
+            asked = row_of(trial, self._objectives).assignment
+            try:
+                assignment = self._domain.canonical(asked)
+            except AssignmentRejected as error:
+                self._drop(trial, str(error))
+                continue
+            if assignment in counted:
+                self._drop(trial, "this configuration has been tried")
+            elif assignment not in history.running:
+                return self._start(trial, assignment, host)
+        return None
+
+    def _start(self, trial: FrozenTrial, assignment: Assignment, host: str) -> Proposal:
+        trial_id = trial._trial_id  # noqa: SLF001 (Optuna has no public way to start a given trial)
+        baseline = assignment == self._domain.baseline
+        for name, distribution in distributions_of(self._domain, assignment).items():
+            if name not in trial.params:  # queued by another program: Optuna keeps such parameters elsewhere
+                internal = distribution.to_internal_repr(assignment[name])
+                self._storage.set_trial_param(trial_id, name, internal, distribution)
+        self._storage.set_trial_user_attr(trial_id, HOST, host)
+        self._storage.set_trial_user_attr(trial_id, BASELINE, baseline)
+        self._storage.set_trial_state_values(trial_id, OptunaState.RUNNING)
+        return Proposal(number=trial.number, assignment=assignment, baseline=baseline)
+
+    def _drop(self, trial: FrozenTrial, reason: str) -> None:
+        outcome = Faulted(error=f"not run: {reason}", state=TrialState.PROPOSED)
+        self._record(trial, encode_unfinished(outcome, None), outcome)
+        self._storage.set_trial_state_values(trial._trial_id, OptunaState.FAIL)  # noqa: SLF001
+
+    def _running(self, result: TrialResult) -> FrozenTrial:
+        trials = self._study.get_trials(deepcopy=False)
+        place = f"study {self._name}, trial {result.number}"
+        if result.study != self._name or not 0 <= result.number < len(trials):
+            raise ValueError(f"{place}: the result is of study {result.study}, or there is no such trial")
+        trial = trials[result.number]
+        if trial.state.is_finished() and RESULT not in trial.user_attrs:
+            raise LedgerError(
+                f"{self._path}: {place} was ended by another program while it ran;"
+                " leave running trials alone in optuna-dashboard, and run again"
+            )
+        if trial.state is not OptunaState.RUNNING:
+            raise ValueError(f"{place} is told although it is {trial.state.name}")
+        if Assignment.of(trial.params) != result.assignment:
+            raise ValueError(f"{place} was {Assignment.of(trial.params)}, told as {result.assignment}")
+        return trial
+
+    def _check(self, outcome: Outcome, number: int) -> None:
+        constraint_of(outcome)
+        if isinstance(outcome, Measured):
+            values = values_of(outcome, self._objectives)
+            if not all(math.isfinite(value) for value in values):
+                raise ValueError(f"study {self._name}, trial {number}: values {values} are not finite")
+
+    def _record(self, trial: FrozenTrial, entry: dict[str, Any], outcome: Outcome) -> None:
+        trial_id = trial._trial_id  # noqa: SLF001
+        # For people who look with optuna-dashboard; the result itself comes last, so that
+        # a trial that has it has everything.
+        if isinstance(outcome, Infeasible):
+            self._storage.set_trial_user_attr(trial_id, CAUSE, outcome.diagnosis.cause.value)
+        elif isinstance(outcome, Faulted):
+            self._storage.set_trial_user_attr(trial_id, CAUSE, outcome.error)
+        self._storage.set_trial_user_attr(trial_id, OUTCOME, type(outcome).__name__.lower())
+        self._storage.set_trial_user_attr(trial_id, RESULT, entry)
+
+    def _finish(self, trial: FrozenTrial, outcome: Outcome) -> None:
+        constraint = constraint_of(outcome)
+        if constraint is not None:
+            write_constraint(self._storage, trial, constraint)
+        match outcome:
+            case Measured():
+                self._study.tell(trial.number, values_of(outcome, self._objectives))
+            case Infeasible():
+                self._study.tell(trial.number, state=OptunaState.PRUNED)
+            case Faulted() | Interrupted():
+                assignment = Assignment.of(trial.params)
+                queued = {row_of(other, self._objectives).assignment for other in self._trials(OptunaState.WAITING)}
+                if assignment not in queued:
+                    self._study.add_trial(waiting_trial(self._domain, assignment))
+                self._study.tell(trial.number, state=OptunaState.FAIL)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

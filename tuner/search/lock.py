@@ -1,0 +1,96 @@
+"""One driver a study: an advisory lock on a file in the study's folder."""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Self
+
+from tuner.errors import LedgerError
+
+LOCK_FILE = "lock"
+
+
+class StudyLock:
+    """The kernel's lock on ``<directory>/lock``; it dies with the process, so it is never stale.
+
+    The file itself stays behind, empty: removing it would let two processes each lock a
+    different file of the same name (whoever locks checks for that).
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor: int | None = descriptor
+        self._path = path
+
+    @classmethod
+    def acquire(cls, directory: Path) -> Self:
+        """Take the lock, or refuse at once.
+
+        Raises:
+            LedgerError: another process holds it (the message names it), or the file
+                cannot be written.
+        """
+        path = directory / LOCK_FILE
+        descriptor = _locked(path)
+        while not _is_current(descriptor, path):  # removed by a driver that failed to begin the study
+            os.close(descriptor)
+            descriptor = _locked(path)
+        lock = cls(descriptor, path)
+        since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "since": since}).encode() + b"\n", 0)
+        except OSError as error:
+            lock.release()
+            raise LedgerError(f"{path}: cannot be written ({error.strerror}); free some space and try again") from error
+        return lock
+
+    def release(self) -> None:
+        """Give the lock back; releasing twice is no error."""
+        if self._descriptor is None:
+            return
+        descriptor, self._descriptor = self._descriptor, None
+        try:
+            os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    def remove(self) -> None:
+        """Remove the file of a lock that is held: the study could not be begun."""
+        self._path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = describe_holder(os.read(descriptor, 4096))
+        os.close(descriptor)
+        raise LedgerError(
+            f"{path}: this study is being run by {holder}; wait for it, or stop it with Ctrl-C"
+        ) from error
+    return descriptor
+
+
+def _is_current(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+def describe_holder(content: bytes) -> str:
+    """Say who holds the lock, from what the holder wrote into the file."""
+    try:
+        entry = json.loads(content)
+        return f"process {int(entry['pid'])} since {entry['since']}"
+    except (ValueError, KeyError, TypeError):
+        # The holder takes the lock and writes its name in two steps.
+        return "another process that has just started"

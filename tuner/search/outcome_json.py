@@ -1,0 +1,140 @@
+"""The end of a trial as JSON, in one attribute, so that it is written in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tuner.model.metric import Estimate
+from tuner.model.outcome import (
+    Cause,
+    Diagnosis,
+    Faulted,
+    Infeasible,
+    Interrupted,
+    Measured,
+    MemoryDirection,
+    Outcome,
+    TrialState,
+)
+from tuner.model.trial import Capacity, TrialResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResult:
+    """What of a trial's end the database keeps for the rows; the legs are kept beside it."""
+
+    outcome: Outcome
+    host: str | None
+    capacity: Capacity | None
+    duration_s: float | None
+
+
+def encode_result(result: TrialResult) -> dict[str, Any]:
+    """Return a trial's end as JSON values."""
+    effective = result.effective
+    return {
+        "outcome": encode_outcome(result.outcome),
+        "host": result.host,
+        "capacity": None if effective is None else asdict(effective.capacity),
+        "duration_s": result.finished_s - result.started_s,
+        "started_s": result.started_s,
+        "finished_s": result.finished_s,
+        "attempts": result.attempts,
+        "engine_version": None if effective is None else effective.version,
+        "model": None if effective is None else effective.model,
+        "legs": [asdict(leg) for leg in result.legs],
+    }
+
+
+def encode_unfinished(outcome: Outcome, host: str | None) -> dict[str, Any]:
+    """Return the end of a trial that no host reported: its driver died, or it was never run."""
+    return {"outcome": encode_outcome(outcome), "host": host, "capacity": None, "duration_s": None}
+
+
+def decode_result(entry: dict[str, Any]) -> StoredResult:
+    """Read what :func:`encode_result` and :func:`encode_unfinished` wrote.
+
+    Raises:
+        KeyError, ValueError, TypeError: something else wrote it.
+    """
+    capacity = entry["capacity"]
+    return StoredResult(
+        outcome=decode_outcome(entry["outcome"]),
+        host=entry["host"],
+        capacity=None if capacity is None else Capacity(**capacity),
+        duration_s=entry["duration_s"],
+    )
+
+
+def encode_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON values; ``kind`` says which."""
+    match outcome:
+        case Measured():
+            return {"kind": "measured"} | asdict(outcome)
+        case Infeasible():
+            return {
+                "kind": "infeasible",
+                "diagnosis": _encode_diagnosis(outcome.diagnosis),
+                "state": outcome.state.value,
+                "level": outcome.level,
+                "violation": outcome.violation,
+            }
+        case Faulted():
+            diagnosis = None if outcome.diagnosis is None else _encode_diagnosis(outcome.diagnosis)
+            return {"kind": "faulted", "error": outcome.error, "state": outcome.state.value, "diagnosis": diagnosis}
+        case Interrupted():
+            return {"kind": "interrupted", "state": outcome.state.value}
+
+
+def decode_outcome(entry: dict[str, Any]) -> Outcome:
+    """Read what :func:`encode_outcome` wrote.
+
+    Raises:
+        KeyError, ValueError, TypeError: something else wrote it.
+    """
+    match entry["kind"]:
+        case "measured":
+            return Measured(
+                single_request_throughput=Estimate(**entry["single_request_throughput"]),
+                aggregate_throughput=Estimate(**entry["aggregate_throughput"]),
+                peak_concurrency=entry["peak_concurrency"],
+            )
+        case "infeasible":
+            return Infeasible(
+                diagnosis=_decode_diagnosis(entry["diagnosis"]),
+                state=TrialState(entry["state"]),
+                level=entry["level"],
+                violation=entry["violation"],
+            )
+        case "faulted":
+            diagnosis = entry["diagnosis"]
+            return Faulted(
+                error=entry["error"],
+                state=TrialState(entry["state"]),
+                diagnosis=None if diagnosis is None else _decode_diagnosis(diagnosis),
+            )
+        case "interrupted":
+            return Interrupted(state=TrialState(entry["state"]))
+        case other:
+            raise ValueError(f"unknown outcome {other!r}")
+
+
+def _encode_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
+    return asdict(diagnosis) | {
+        "cause": diagnosis.cause.value,
+        "direction": None if diagnosis.direction is None else diagnosis.direction.value,
+    }
+
+
+def _decode_diagnosis(entry: dict[str, Any]) -> Diagnosis:
+    direction = entry["direction"]
+    return Diagnosis(
+        cause=Cause(entry["cause"]),
+        config_fault=entry["config_fault"],
+        direction=None if direction is None else MemoryDirection(direction),
+        shortfall_bytes=entry["shortfall_bytes"],
+        viable_fraction=entry["viable_fraction"],
+        evidence=tuple(entry["evidence"]),
+        advice=entry["advice"],
+    )

@@ -1,0 +1,130 @@
+"""Trials of the database as TrialRow, for the driver and for whoever looks on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import optuna
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
+
+from tuner.errors import LedgerError
+from tuner.model.outcome import Faulted, Measured, TrialState
+from tuner.model.space import Assignment
+from tuner.model.study import TrialRow
+from tuner.search.outcome_json import decode_result
+from tuner.search.storage import DATABASE, mapped, open_storage, peek
+
+RESULT: Final = "result"
+HOST: Final = "host"
+BASELINE: Final = "baseline"
+ENQUEUED_PARAMETERS: Final = "fixed_params"
+"""Where ``Study.enqueue_trial`` keeps the parameters of a trial that somebody else queued."""
+
+FOREIGN_END = Faulted(error="ended by another program, which left no result", state=TrialState.DONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStudy:
+    """A study as its database shows it to an onlooker.
+
+    Attributes:
+        parameters: names, in the order of the space file.
+        tuner_version: that began the study.
+    """
+
+    name: str
+    engine: str
+    space: str
+    parameters: tuple[str, ...]
+    sampler: str
+    simulated: bool
+    tuner_version: str
+    rows: tuple[TrialRow, ...]
+
+
+def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
+    """Read a trial.
+
+    Args:
+        trial: of a study that tuner began.
+        objectives: names, in the study's order.
+
+    Raises:
+        LedgerError: its result is unreadable.
+    """
+    params: dict[str, Any] = trial.params or trial.system_attrs.get(ENQUEUED_PARAMETERS, {})
+    assignment = Assignment.of(params)
+    host: str | None = trial.user_attrs.get(HOST)
+    baseline = bool(trial.user_attrs.get(BASELINE, False))
+    entry = trial.user_attrs.get(RESULT)
+    if not trial.state.is_finished() or entry is None:
+        return TrialRow(
+            number=trial.number,
+            assignment=assignment,
+            outcome=FOREIGN_END if trial.state.is_finished() else None,
+            host=None if trial.state is OptunaState.WAITING else host,
+            baseline=baseline,
+            values=None,
+            capacity=None,
+            duration_s=None,
+        )
+    try:
+        result = decode_result(entry)
+    except (KeyError, ValueError, TypeError) as error:
+        raise LedgerError(
+            f"trial {trial.number}: its result is unreadable ({error!r}); it was written by another version of tuner"
+        ) from error
+    outcome = result.outcome
+    values = tuple(values_of(outcome, objectives)) if isinstance(outcome, Measured) else None
+    return TrialRow(
+        number=trial.number,
+        assignment=assignment,
+        outcome=outcome,
+        host=result.host,
+        baseline=baseline,
+        values=values,
+        capacity=result.capacity,
+        duration_s=result.duration_s,
+    )
+
+
+def values_of(outcome: Measured, objectives: tuple[str, ...]) -> list[float]:
+    """Return the values to tell, in the study's order; an objective is a field of Measured."""
+    return [float(getattr(outcome, name).value) for name in objectives]
+
+
+def read_study(directory: str | Path, name: str) -> StoredStudy:
+    """Read a study while another process may be running it; writes nothing.
+
+    Raises:
+        LedgerError: there is none, or its database is unreadable or of another study.
+    """
+    path = Path(directory) / DATABASE
+    attributes = peek(path, name)
+    if attributes is None:
+        raise LedgerError(f"{path}: does not exist; begin the study with: tuner run --study {name}")
+    try:
+        objectives = tuple(str(entry[0]) for entry in attributes["objectives"])
+        with mapped(path), open_storage(path, readable_only=True) as storage:
+            trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
+            rows = tuple(row_of(trial, objectives) for trial in trials)
+        return StoredStudy(
+            name=name,
+            engine=attributes["engine"],
+            space=attributes["space_name"],
+            parameters=tuple(attributes["parameters"]),
+            sampler=attributes["sampler"],
+            simulated=attributes["simulated"],
+            tuner_version=attributes["tuner_version"],
+            rows=rows,
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise LedgerError(f"{path}: was not begun by tuner ({error!r}); move it away to begin anew") from error
+
+
+def read_rows(directory: str | Path, name: str) -> tuple[TrialRow, ...]:
+    """Read every trial of a study, by number; see :func:`read_study`."""
+    return read_study(directory, name).rows
