@@ -175,7 +175,9 @@ class ServerArgs:
         """Largest batch that runs inside a CUDA graph; 0 without graphs."""
         if self.disable_cuda_graph or self.cuda_graph_backend_decode == "disabled":
             return 0
-        return self.cuda_graph_max_bs_decode or rules.default_graph_limit(self.tp_size)
+        if self.cuda_graph_max_bs_decode is None:
+            raise ValueError("arguments were not resolved: use parse()")
+        return self.cuda_graph_max_bs_decode
 
 
 class _Parser(argparse.ArgumentParser):

@@ -137,14 +137,14 @@ class _Layout:
         """Load the target, then the draft."""
         weights = int(self.constants.weights_bytes * self.scale)
         if weights > self.left:
-            return self.out_of_memory("load_weights", self.layer_bytes(weights), LOAD_FRAMES)
+            return self.out_of_memory("load_weights", weights / self.profile.model.layers, LOAD_FRAMES)
         self.weights_bytes = weights
         self.left -= weights
         if not self.args.speculative:
             return None
         draft = int(self.constants.draft_weights_bytes * self.scale)
         if draft > self.left:
-            return self.out_of_memory("load_draft", self.layer_bytes(draft), DRAFT_FRAMES)
+            return self.out_of_memory("load_draft", draft / 4, DRAFT_FRAMES)
         self.draft_bytes = draft
         self.freed = int(self.constants.draft_vocabulary_bytes * self.scale)
         self.left -= draft
@@ -201,8 +201,8 @@ class _Layout:
         self.left -= self.conv + self.ssm + self.intermediate + constants.pool_overhead_bytes
         if self.left < self.kv + spoiled:
             self.left -= spoiled
-            layers = 2 * self.profile.gpu.count * 6
-            return self.out_of_memory("pool", self.kv / layers, POOL_FRAMES)
+            # Keys and values of each layer are tensors of their own.
+            return self.out_of_memory("pool", self.kv / self.profile.model.layers / 2, POOL_FRAMES)
         self.left += self.freed - self.kv
         return None
 
@@ -266,9 +266,6 @@ class _Layout:
             available_after_bytes=max(int(self.left), 0),
             failure=failure,
         )
-
-    def layer_bytes(self, weights: float) -> float:
-        return weights / 48
 
     def raised(self, error: str) -> LoadFailure:
         return LoadFailure(stage="pool", lines=traceback_lines(error, *SCHEDULER_FRAMES, *POOL_FRAMES))

@@ -104,8 +104,8 @@ def serving_workspace_bytes(profile: Profile, args: ServerArgs, running: int) ->
     """Return the memory per GPU that serving needs beyond what is static.
 
     Compare with ``MemoryPlan.available_after_bytes``: above it, the step dies with a CUDA
-    out-of-memory error. Verification keeps logits per token (D) and a mask and scores
-    between the tokens of a request (D squared).
+    out-of-memory error. The largest prefill chunk has its activations; verification keeps
+    logits per token (D) and a mask and scores between the tokens of a request (D squared).
     """
     memory = profile.memory
     scale = profile.gpu.count / args.tp_size
@@ -113,7 +113,9 @@ def serving_workspace_bytes(profile: Profile, args: ServerArgs, running: int) ->
     request = memory.verify_bytes_per_token * tokens
     if args.speculative:
         request += memory.verify_bytes_per_token_squared * tokens * tokens
-    return int(scale * (memory.activation_bytes + running * request))
+    chunk = args.chunked_prefill_size
+    prefill = chunk if chunk and chunk > 0 else args.max_prefill_tokens
+    return int(scale * (memory.activation_bytes_per_prefill_token * prefill + running * request))
 
 
 def _soft_maximum(first: float, second: float, sharpness: float) -> float:

@@ -55,6 +55,7 @@ class Model:
     draft_architecture: str
     context_length: int
     vocab_size: int
+    layers: int
     multimodal: bool
     default_triple: tuple[int, ...]
 
@@ -80,7 +81,8 @@ class Memory:
         graph_bytes_per_token: more per verified token of the largest graph.
         draft_graph_share: draft graphs relative to the target's.
         capture_peak: memory needed during capture relative to what the graphs keep.
-        activation_bytes: reserve that prefill and sampling use while serving.
+        activation_bytes_per_prefill_token: a prefill chunk's activations, the largest
+            there is while serving.
         verify_bytes_per_token: workspace per running request and verified token.
         verify_bytes_per_token_squared: workspace per running request and D squared.
     """
@@ -100,7 +102,7 @@ class Memory:
     graph_bytes_per_token: int
     draft_graph_share: float
     capture_peak: float
-    activation_bytes: int
+    activation_bytes_per_prefill_token: int
     verify_bytes_per_token: int
     verify_bytes_per_token_squared: int
 

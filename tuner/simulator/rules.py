@@ -40,11 +40,14 @@ DRAFT_BACKENDS = frozenset(
     }
 )
 SPECULATIVE_REQUESTS = 48
+LARGE_GPU_BYTES = 60 * 1024 * MIB
 HOPPER, BLACKWELL = 90, 100
 
 
-def default_graph_limit(tp_size: int) -> int:
-    """Return the largest captured batch by default on an 80 GB class GPU."""
+def default_graph_limit(tp_size: int, gpu_bytes: int) -> int:
+    """Return the largest captured batch by default, by the class of the GPU."""
+    if gpu_bytes < LARGE_GPU_BYTES:
+        return 32 if tp_size < 4 else 64
     return 256 if tp_size < 4 else 512
 
 
@@ -58,9 +61,9 @@ def default_fraction(args: ServerArgs, profile: Profile | None, graph_limit: int
     if profile is None:
         return 0.95
     gpu_mib = profile.gpu.memory_bytes / MIB
-    reserved = 512 + 1.5 * max(args.chunked_prefill_size or 8192, 2048)
+    reserved = 512 + 1.5 * max(args.chunked_prefill_size or 0, 2048)
     reserved += args.tp_size * args.pp_size / 8 * 1024 + 2 * graph_limit
-    if gpu_mib > 60 * 1024:
+    if profile.gpu.memory_bytes > LARGE_GPU_BYTES:
         reserved = max(reserved, 10 * 1024)
     fraction = round((gpu_mib - reserved) / gpu_mib, 3)
     cut = 0.95 if profile.model.multimodal and not args.language_only else 1.0
@@ -111,12 +114,13 @@ class _Resolution:
             self.set(served_model_name=args.model_path)
         if args.tokenizer_path is None:
             self.set(tokenizer_path=args.model_path)
+        gpu_bytes = profile.gpu.memory_bytes if profile else LARGE_GPU_BYTES
         if args.chunked_prefill_size is None:
-            self.set(chunked_prefill_size=8192)
+            self.set(chunked_prefill_size=4096 if gpu_bytes < LARGE_GPU_BYTES else 8192)
         if args.context_length is None and profile is not None:
             self.set(context_length=profile.model.context_length)
         if args.cuda_graph_max_bs_decode is None:
-            limit = default_graph_limit(args.tp_size)
+            limit = default_graph_limit(args.tp_size, gpu_bytes)
             self.set(cuda_graph_max_bs_decode=min(limit, args.max_running_requests or limit))
         if args.mem_fraction_static is None:
             self.set(mem_fraction_static=default_fraction(self.args, profile, self.args.cuda_graph_max_bs_decode or 0))
