@@ -251,7 +251,10 @@ class LogReader(Protocol):
 
     @property
     def stage(self) -> str:
-        """The last start-up stage seen, in the engine's words (``load_weights``, …)."""
+        """The last start-up stage seen, in the engine's words (``load_weights``, …).
+
+        Empty before any; ``args`` while the command line is being read, which every engine does first.
+        """
 
     @property
     def fatal(self) -> bool:

@@ -32,6 +32,9 @@ from tuner.runtime.trial import events_of
 HostFactory = Callable[[HostSpec], HostPorts]
 EngineFactory = Callable[[str], EngineAdapter]
 
+ORPHAN_CHECK_S = 0.5
+"""How often a worker looks whether Ray's node manager, its parent, still lives."""
+
 OBJECT_STORE_BYTES = 128 * 1024**2
 """Events are small; Ray's own default would take a third of the memory."""
 
@@ -43,6 +46,18 @@ class HostWorker:
         self._session = HostSession(build(spec), Limits())
         self._engine = engine
         self._stop = asyncio.Event()
+        self._parent = os.getppid()
+        self._orphan_watch = asyncio.ensure_future(self._leave_with_parent())
+
+    async def _leave_with_parent(self) -> None:
+        """End at once when the driver was killed and took Ray's node manager with it.
+
+        Ray lets an orphaned worker live for some seconds; its server would be measured on
+        for nobody. The end of this process closes the pipe that keeps the server up.
+        """
+        while os.getppid() == self._parent:
+            await asyncio.sleep(ORPHAN_CHECK_S)
+        os._exit(1)
 
     async def run(self, request: TrialRequest) -> AsyncIterator[TrialEvent]:
         """Run one trial and yield its events."""
