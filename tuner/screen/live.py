@@ -51,6 +51,8 @@ class LiveScreen:
 
     def __enter__(self) -> Self:
         self._live.start()
+        # rich hides the cursor; a process that leaves at once could not bring it back.
+        self._live.console.show_cursor(True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,7 +116,7 @@ class RunScreen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         view, width = self._view, options.max_width
         if view.spec is None:
-            yield Text(f"starting: {view.waiting or 'tuner'} …", overflow="ellipsis", no_wrap=True)
+            yield Text(f"{view.waiting or 'starting'} …", overflow="ellipsis", no_wrap=True)
             return
         yield self._head(view.spec, width)
         yield self._hosts(view.spec, width)

@@ -38,7 +38,7 @@ class PlainScreen:
     def starting(self, what: str) -> None:
         """Say what the run waits for."""
         self.view.starting(what)
-        self._line(self._now(), f"starting: {what}")
+        self._line(self._now(), what)
 
     def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None:
         """Say what is run, where, and how much of it is done already."""

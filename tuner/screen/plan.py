@@ -1,0 +1,137 @@
+"""What a study would do and what it did, as lines for the reader."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuner.model.metric import Objective
+from tuner.model.outcome import Measured
+from tuner.model.space import describe
+from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec, TrialRow
+from tuner.model.trial import Command
+from tuner.model.workload import Workload
+from tuner.screen.words import duration, gain, rate, settings, short_names
+
+_LABEL_WIDTH = 11
+
+
+def command_lines(command: Command) -> list[str]:
+    """Quote a command for a POSIX shell, one flag with its values a line.
+
+    Only for reading: what is started is the tuple itself, never this text.
+    """
+    lines = [f"{key}={shlex.quote(value)}" for key, value in command.env]
+    words: list[str] = []
+    for word in command.argv:
+        if word.startswith("-") and words:
+            lines.append(" ".join(words))
+            words = []
+        words.append(shlex.quote(word))
+    lines.append(" ".join(words))
+    return [lines[0] + _continued(lines, 0)] + [
+        f"  {line}{_continued(lines, index)}" for index, line in enumerate(lines[1:], start=1)
+    ]
+
+
+def _continued(lines: Sequence[str], index: int) -> str:
+    return " \\" if index < len(lines) - 1 else ""
+
+
+def plan_lines(spec: StudySpec) -> list[str]:
+    """Say what a run of ``spec`` would do, for how long and where the results would go."""
+    names = short_names([parameter.name for parameter in spec.space.parameters])
+    size = math.prod(len(parameter.values()) for parameter in spec.space.parameters)
+    return [
+        _labelled("study", f"{spec.name} (SIMULATED)" if spec.simulated else spec.name),
+        _labelled("engine", spec.engine),
+        _labelled("space", f"{spec.space.name}: {size:,} combinations before the engine's rules"),
+        *(_labelled("", f"{parameter.name}: {describe(parameter)}") for parameter in spec.space.parameters),
+        _labelled("trial 0", f"{settings(spec.baseline, names)} (the command above as it stands)"),
+        _labelled("trials", f"{spec.trials}, sampler {spec.sampler}, seed {spec.seed}"),
+        *(
+            _labelled("" if index else "workload", text)
+            for index, text in enumerate(workload_lines(spec.workload, simulated=spec.simulated))
+        ),
+        *(_labelled("" if index else "hosts", host_words(host)) for index, host in enumerate(spec.hosts)),
+        _labelled("results", spec.directory),
+        _labelled("time", time_words(spec)),
+    ]
+
+
+def workload_lines(workload: Workload, *, simulated: bool) -> list[str]:
+    """Say what load a trial's server is put under."""
+    ladder = " ".join(str(level) for level in workload.ladder)
+    length = f"{workload.output_tokens} output tokens"
+    length += " exactly" if workload.ignore_eos else " at most"
+    shortened = " (shortened for the simulated host)" if simulated else ""
+    level = f"{workload.level_min_s:g} to {workload.level_max_s:g} s each"
+    interval = f"until the 95 % interval is within ±{100 * workload.interval:g} %"
+    return [
+        f"{workload.prompts} prompts, {length}, temperature {workload.temperature:g}{shortened}",
+        f"{ladder} requests at once, {level} {interval}; then {workload.soak_s:g} s more at the highest",
+    ]
+
+
+def host_words(host: HostSpec) -> str:
+    """Name a host and say what it is."""
+    if isinstance(host, SimulatedHostSpec):
+        faults = f", faults {' '.join(host.faults)}" if host.faults else ""
+        profile = f"profile {host.profile}, loads {host.speed:g} times faster than real{faults}"
+        return f"{host.name}: simulated GPU host at {host.address}, {profile}"
+    return f"{host.name}: this machine"
+
+
+def time_words(spec: StudySpec) -> str:
+    """Estimate how long the measuring of all trials takes; loading is the server's own."""
+    workload = spec.workload
+    rounds = math.ceil(spec.trials / len(spec.hosts))
+    shortest_s, longest_s = (
+        rounds * (len(workload.ladder) * level_s + workload.soak_s)
+        for level_s in (workload.level_min_s, workload.level_max_s)
+    )
+    return (
+        f"{duration(shortest_s)} to {duration(longest_s)} of measuring in {rounds} rounds, "
+        f"less for configurations that fail; and {rounds} server starts"
+    )
+
+
+def ending_lines(spec: StudySpec, rows: Sequence[TrialRow], *, complete: bool) -> list[str]:
+    """Say what was gained against trial 0, where it is written and how to look at it."""
+    badge = " (SIMULATED: numbers of the simulated GPU host)" if spec.simulated else ""
+    lines = [f"study {spec.name} {'is complete' if complete else 'was interrupted'}{badge}"]
+    lines += [gain_words(objective, index, rows) for index, objective in enumerate(spec.objectives)]
+    if not complete:
+        lines.append(f"go on with: tuner run --study {spec.name}")
+    folder = Path(spec.directory)
+    lines += [
+        f"written to {folder}: front.csv, trials.csv, front.png, study.db, and a folder a trial with its evidence",
+        f"look at it with: optuna-dashboard {dashboard_url(folder)}",
+    ]
+    return lines
+
+
+def dashboard_url(folder: Path) -> str:
+    """Return the study's database as optuna-dashboard takes it, quoted for a shell."""
+    return shlex.quote(f"sqlite:///{folder / 'study.db'}")
+
+
+def gain_words(objective: Objective, index: int, rows: Sequence[TrialRow]) -> str:
+    """Say which trial is best in one objective, and by how much against trial 0."""
+    name = objective.name.replace("_", " ")
+    measured = [row for row in rows if isinstance(row.outcome, Measured) and row.values is not None]
+    if not measured:
+        return f"{name}: no trial was measured"
+    best = max(measured, key=lambda row: (row.values or ())[index])
+    value = (best.values or ())[index]
+    base = next(((row.values or ())[index] for row in measured if row.baseline), None)
+    found = f"{name}: best {rate(value)} {objective.unit} in trial {best.number}"
+    if base is None:
+        return f"{found}; trial 0 was not measured, so there is no gain to tell"
+    return f"{found}, {gain(value, base)} against trial 0 ({rate(base)} {objective.unit})"
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"{label:<{_LABEL_WIDTH}}{text}".rstrip()

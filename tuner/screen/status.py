@@ -1,0 +1,62 @@
+"""A study as its database shows it to an onlooker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from tuner.model.outcome import Faulted, Infeasible, Measured
+from tuner.model.study import TrialRow
+from tuner.screen.words import NOT_MEASURED, duration, outcome_words, settings, short_names
+
+
+def status_line(name: str, rows: Sequence[TrialRow], *, trials: int, simulated: bool, driver: str | None) -> str:
+    """Say how far a study is, and who runs it now.
+
+    Args:
+        name: of the study.
+        rows: all its trials.
+        trials: how many are to count.
+        simulated: whether they come from the simulated host.
+        driver: who runs it; None: nobody does.
+    """
+    measured = sum(isinstance(row.outcome, Measured) for row in rows)
+    infeasible = sum(isinstance(row.outcome, Infeasible) for row in rows)
+    faults = sum(isinstance(row.outcome, Faulted) for row in rows)
+    badge = " (SIMULATED)" if simulated else ""
+    counts = f"{measured + infeasible} of {trials} trials done, {measured} measured, {infeasible} infeasible"
+    if faults:
+        counts += f", {faults} faults"
+    who = f"run by {driver}" if driver else "not running"
+    return f"{name}{badge}: {counts}; {who}"
+
+
+def status_table(rows: Sequence[TrialRow], parameters: Sequence[str], *, running: bool) -> Table:
+    """List all trials, one a line.
+
+    Args:
+        rows: the trials.
+        parameters: names in the order of the space.
+        running: whether a driver is there; without one a trial under way was cut off.
+    """
+    names = short_names(parameters)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("trial", justify="right", no_wrap=True)
+    table.add_column("host", no_wrap=True)
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("settings")
+    table.add_column("outcome")
+    for row in rows:
+        took = NOT_MEASURED if row.duration_s is None else duration(row.duration_s)
+        host = row.host or NOT_MEASURED
+        table.add_row(str(row.number), host, took, settings(row.assignment, names), _outcome(row, running=running))
+    return table
+
+
+def _outcome(row: TrialRow, *, running: bool) -> str:
+    if row.outcome is not None:
+        return outcome_words(row.outcome)
+    if row.host is None:
+        return "waiting"
+    return "running" if running else "cut off, will run again"
