@@ -1,0 +1,262 @@
+"""The study as tables: CSV files, JSON, and lines for a terminal. Only the CLI prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from tuner.model.metric import Estimate
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured
+from tuner.model.space import Value
+from tuner.model.study import TrialRow
+from tuner.report.front import Heading, baseline_row, best_gain, causes, estimates, front_rows, infeasible_rows
+
+Cell = Value | bool | None
+
+
+def record(row: TrialRow, heading: Heading) -> dict[str, Cell]:
+    """Return a trial as one flat row; what was not measured is None.
+
+    Columns: trial, baseline, every parameter, each objective with the ends of its 95 %
+    interval, peak_concurrency, outcome, cause, died_in, died_at_concurrency, host,
+    duration_s, the server's capacity, simulated.
+    """
+    cells: dict[str, Cell] = {"trial": row.number, "baseline": row.baseline}
+    cells |= {name: row.assignment.get(name) for name in heading.parameters}
+    found = estimates(row, heading.objectives) or (None,) * len(heading.objectives)
+    for objective, estimate in zip(heading.objectives, found, strict=True):
+        cells[objective.name] = None if estimate is None else estimate.value
+        cells[f"{objective.name}_low"] = None if estimate is None else estimate.low
+        cells[f"{objective.name}_high"] = None if estimate is None else estimate.high
+    cells |= _verdict(row)
+    capacity = row.capacity
+    return cells | {
+        "host": row.host,
+        "duration_s": None if row.duration_s is None else round(row.duration_s, 3),
+        "max_total_num_tokens": None if capacity is None else capacity.max_total_num_tokens,
+        "max_running_requests": None if capacity is None else capacity.max_running_requests,
+        "available_gpu_mem_bytes": None if capacity is None else capacity.available_gpu_mem_bytes,
+        "simulated": heading.simulated,
+    }
+
+
+def _verdict(row: TrialRow) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {
+        "peak_concurrency": None,
+        "outcome": None,
+        "cause": None,
+        "died_in": None,
+        "died_at_concurrency": None,
+    }
+    match row.outcome:
+        case Measured(peak_concurrency=peak):
+            return cells | {"peak_concurrency": peak, "outcome": "measured"}
+        case Infeasible() as end:
+            return cells | {
+                "outcome": "infeasible",
+                "cause": end.diagnosis.cause.value,
+                "died_in": end.state.value,
+                "died_at_concurrency": end.level,
+            }
+        case Faulted() as end:
+            return cells | {"outcome": "faulted", "cause": end.error, "died_in": end.state.value}
+        case Interrupted() as end:
+            return cells | {"outcome": "interrupted", "died_in": end.state.value}
+        case None:
+            return cells | {"outcome": "waiting" if row.host is None else "running"}
+
+
+def columns(heading: Heading) -> tuple[str, ...]:
+    """Return the names of the columns of :func:`record`, also of a study without trials."""
+    objectives = [f"{objective.name}{end}" for objective in heading.objectives for end in ("", "_low", "_high")]
+    return (
+        "trial",
+        "baseline",
+        *heading.parameters,
+        *objectives,
+        "peak_concurrency",
+        "outcome",
+        "cause",
+        "died_in",
+        "died_at_concurrency",
+        "host",
+        "duration_s",
+        "max_total_num_tokens",
+        "max_running_requests",
+        "available_gpu_mem_bytes",
+        "simulated",
+    )
+
+
+# ---------------------------------------------------------------------------- files and strings
+
+
+def to_csv(rows: Iterable[TrialRow], heading: Heading) -> str:
+    """Return rows as CSV with a header; an empty cell was not measured."""
+    # dtype=object keeps whole numbers whole in a column with gaps.
+    frame = pd.DataFrame([record(row, heading) for row in rows], columns=list(columns(heading)), dtype=object)
+    text = frame.to_csv(index=False, lineterminator="\n")
+    assert isinstance(text, str)
+    return text
+
+
+def to_json(rows: Iterable[TrialRow], heading: Heading) -> str:
+    """Return the front as JSON: the study, whether it is simulated, the gain, and the rows."""
+    every = tuple(rows)
+    content: dict[str, Any] = {
+        "study": heading.study,
+        "engine": heading.engine,
+        "simulated": heading.simulated,
+        "objectives": [
+            {"name": objective.name, "direction": objective.direction.value, "unit": objective.unit}
+            for objective in heading.objectives
+        ],
+        "front": [record(row, heading) for row in front_rows(every, heading.objectives)],
+        "baseline": None if (base := baseline_row(every)) is None else record(base, heading),
+        "gain": [
+            {
+                "objective": gain.objective.name,
+                "baseline": gain.baseline,
+                "best": gain.best,
+                "percent": gain.percent,
+                "trial": gain.trial,
+            }
+            for gain in best_gain(every, heading.objectives)
+        ],
+        "infeasible": dict(causes(every)),
+    }
+    return json.dumps(content, indent=2, allow_nan=False)
+
+
+def write_tables(directory: Path, rows: Iterable[TrialRow], heading: Heading) -> tuple[Path, Path]:
+    """Write ``front.csv`` and ``trials.csv``, each replaced in one step; return their paths.
+
+    Raises:
+        OSError: they cannot be written; the old ones are then still there.
+    """
+    every = tuple(rows)
+    front_path, trials_path = directory / "front.csv", directory / "trials.csv"
+    replace_file(front_path, to_csv(front_rows(every, heading.objectives), heading).encode())
+    replace_file(trials_path, to_csv(every, heading).encode())
+    return front_path, trials_path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old or the new one, never half of one."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    fresh = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        fresh.chmod(0o644)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+# ---------------------------------------------------------------------------- for a terminal
+
+
+def front_table(rows: Iterable[TrialRow], heading: Heading) -> Table:
+    """Return the front as a rich table, the baseline with it for comparison."""
+    every = tuple(rows)
+    title = f"Front of {heading.study}" + (" (simulated)" if heading.simulated else "")
+    table = Table(title=title, title_justify="left")
+    for name in _headers(heading):
+        table.add_column(name, justify="right", overflow="fold")
+    on_front = front_rows(every, heading.objectives)
+    for row in on_front:
+        table.add_row(*_cells(row, heading), style="bold" if row.baseline else None)
+    base = baseline_row(every)
+    if base is not None and base not in on_front:
+        table.add_section()
+        table.add_row(*_cells(base, heading), style="dim")
+    return table
+
+
+def front_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
+    """Return the front as plain lines: title, header, one line a trial, the baseline last."""
+    every = tuple(rows)
+    on_front = front_rows(every, heading.objectives)
+    base = baseline_row(every)
+    shown = [*on_front, *([] if base is None or base in on_front else [base])]
+    grid = [_headers(heading), *(_cells(row, heading) for row in shown)]
+    widths = [max(len(line[index]) for line in grid) for index in range(len(grid[0]))]
+    title = f"Front of {heading.study}" + (" (simulated)" if heading.simulated else "")
+    body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in grid]
+    return (title, *body)
+
+
+def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
+    """Return what was gained against the baseline, and what could not run, in plain words."""
+    every = tuple(rows)
+    gains = best_gain(every, heading.objectives)
+    lines = [
+        f"best {words(gain.objective.name)}: {gain.best:.1f} {gain.objective.unit} in trial {gain.trial},"
+        f" {_percent(gain.percent)} against today's {gain.baseline:.1f}"
+        for gain in gains
+    ]
+    if not gains:
+        lines.append("no gain can be stated: the command line as it stands was not measured")
+    dead = infeasible_rows(every)
+    if dead:
+        reasons = ", ".join(f"{words(cause)} {count}" for cause, count in causes(every))
+        lines.append(f"{len(dead)} infeasible: {reasons}")
+    return tuple(lines)
+
+
+def _headers(heading: Heading) -> Sequence[str]:
+    return (
+        "trial",
+        *short_names(heading.parameters),
+        *(f"{words(objective.name)}, {objective.unit}" for objective in heading.objectives),
+        "at concurrency",
+    )
+
+
+def _cells(row: TrialRow, heading: Heading) -> Sequence[str]:
+    found = estimates(row, heading.objectives) or ()
+    peak = row.outcome.peak_concurrency if isinstance(row.outcome, Measured) else None
+    return (
+        f"{row.number}{' (today)' if row.baseline else ''}",
+        *(value_text(row.assignment.get(name)) for name in heading.parameters),
+        *(_with_interval(estimate) for estimate in found),
+        "-" if peak is None else str(peak),
+    )
+
+
+def _with_interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.1f}"
+    return f"{estimate.value:.1f} ±{(estimate.high - estimate.low) / 2:.1f}"
+
+
+def _percent(percent: float | None) -> str:
+    return "not comparable" if percent is None else f"{percent:+.1f} %"
+
+
+def words(name: str) -> str:
+    """Return a metric's or cause's name as words."""
+    return name.replace("single_request", "single-request").replace("_", " ")
+
+
+def value_text(value: Value | None) -> str:
+    """Return a setting for the reader; a dash where the parameter does not apply."""
+    return "-" if value is None else str(value)
+
+
+def short_names(parameters: Sequence[str]) -> tuple[str, ...]:
+    """Return the names without a first word that most of them share (``speculative_``)."""
+    first_words = [name.split("_")[0] for name in parameters]
+    return tuple(
+        name.removeprefix(f"{first}_") if first_words.count(first) * 2 > len(parameters) else name
+        for name, first in zip(parameters, first_words, strict=True)
+    )
