@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import MeasurementFault
 from tuner.model.outcome import Cause, Diagnosis, Measured, TrialState
-from tuner.model.record import LegResult
+from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.trial import Effective, LegFinished, ServiceIdentity
 from tuner.ports import Leg
 from tuner.runtime.context import TrialContext
@@ -105,7 +105,7 @@ class Attempt:
     async def _prove_identity(self) -> None:
         """Hold that the running server is still the one that was started."""
         if self._watch.is_ended(await self._host.service.state()):
-            raise ServerDiedError(self._diagnose(await self._watching))
+            raise ServerDiedError(await self._diagnose(await self._watching))
 
     async def _prove_generation(self) -> None:
         problem = await self._guarded(
@@ -128,7 +128,9 @@ class Attempt:
         self._progress.enter(TrialState.WARMING_UP)
         requests = self._workload.warmup_requests
         if requests:
-            await self._guarded(self._host.load.warm_up(self._context.target, requests, min(4, requests)))
+            records = await self._guarded(self._host.load.warm_up(self._context.target, requests, min(4, requests)))
+            if any(record.status is not RequestStatus.OK for record in records):
+                await self._fail_requests(records, "warming up")
         await self._flush()
 
     async def _measure(self, level: int) -> None:
@@ -170,18 +172,22 @@ class Attempt:
         )
         self._progress.emit(LegFinished(at_s=self._host.clock.now_s(), leg=result, requests=records, kind=kind))
         if result.failed or not result.completed:
-            await self._give_death_time()
-            failures = sorted({f"{record.status.value}: {record.error}" for record in records if record.error})
-            raise ServerDiedError(
-                Diagnosis(
-                    cause=Cause.FAILED_REQUESTS,
-                    config_fault=None,
-                    evidence=tuple(failures[:5]),
-                    advice=f"{result.failed} of {result.offered} requests failed at concurrency {leg.concurrency}, "
-                    "and the server stayed up",
-                )
-            )
+            await self._fail_requests(records, f"concurrency {leg.concurrency}")
         return result
+
+    async def _fail_requests(self, records: Sequence[RequestRecord], where: str) -> NoReturn:
+        """Judge failed requests: the server's death if it shows, else the failures themselves."""
+        await self._give_death_time()
+        failed = [record for record in records if record.status not in (RequestStatus.OK, RequestStatus.CANCELLED)]
+        kinds = sorted({f"{record.status.value}: {record.error or 'no more is known'}" for record in failed})
+        raise ServerDiedError(
+            Diagnosis(
+                cause=Cause.FAILED_REQUESTS,
+                config_fault=None,
+                evidence=tuple(kinds[:5]) or ("no request was completed",),
+                advice=f"{len(failed)} of {len(records)} requests failed ({where}), and the server stayed up",
+            )
+        )
 
     async def _flush(self) -> None:
         call = self._engine.flush_call()
@@ -199,14 +205,15 @@ class Attempt:
         """Run ``work`` until it is done, the server dies, or the run is stopped."""
         result = await until_stop(work, self._context.stop, self._watching)
         if self._watching.done():
-            raise ServerDiedError(self._diagnose(self._watching.result()))
+            raise ServerDiedError(await self._diagnose(self._watching.result()))
         return result  # type: ignore[return-value]  # None only when the watch ended
 
     async def _give_death_time(self) -> None:
         """Let a death show itself: a failed request is often its first sign."""
         await self._guarded(self._host.clock.sleep(self._limits.settle_s))
 
-    def _diagnose(self, ended: Ended) -> Diagnosis:
+    async def _diagnose(self, ended: Ended) -> Diagnosis:
+        await self._watch.drain()
         state = ended.state
         diagnosis = self._reader.diagnose(
             exit_status=state.exit_status,

@@ -12,13 +12,11 @@ Every trial has a folder ``trials/NNNN`` of its own::
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-import tuner
 from tuner.errors import EvidenceError
 from tuner.model.outcome import Outcome
 from tuner.model.plain import Json, plain, plain_fields
@@ -74,9 +72,6 @@ class FileEvidence:
             "command": plain(scrubbed),
             "workload": plain(request.workload),
             "seed": request.seed,
-            "tuner": tuner.__version__,
-            "python": platform.python_version(),
-            "platform": platform.platform(),
         }
         try:
             files.folder.mkdir(parents=True, exist_ok=True)

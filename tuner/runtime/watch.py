@@ -39,6 +39,8 @@ class Watch:
     async def until_end(self) -> Ended:
         """Return when the server has died, was replaced, or logged that it cannot live.
 
+        What it logged last is still to be read: see :meth:`drain`.
+
         Raises:
             TransportFault: the host cannot be looked at.
         """
@@ -47,13 +49,11 @@ class Watch:
             await self.read_log()
             state = await self._host.service.state()
             if self.is_ended(state):
-                await self.drain()
                 return Ended(state=state, looped=self.is_replaced(state))
             now = self._host.clock.monotonic_s()
             if self._reader.fatal and fatal_since is None:
                 fatal_since = now
             if fatal_since is not None and now - fatal_since >= self._limits.settle_s:
-                await self.drain()
                 return Ended(state=state, looped=False, fatal_line=True)
             await self._host.clock.sleep(self._limits.look_s)
 

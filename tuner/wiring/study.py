@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import tuner
 from tuner.config.resolve import Known, Overrides, resolve
 from tuner.config.study_file import read_study
 from tuner.engines import ENGINES, engine
 from tuner.execution.ray_executor import RayExecutor
 from tuner.hosts.clock import SystemClock
+from tuner.model.plain import Json
 from tuner.model.study import StudySpec, TrialRow
 from tuner.ports import Executor, RunObserver
 from tuner.runtime.campaign import Campaign
@@ -107,7 +110,7 @@ async def _search(spec: StudySpec, observer: RunObserver, executor: Executor) ->
             engine=adapter,
             optimizer=ledger,
             executor=executor,
-            evidence=FileEvidence(Path(spec.directory), adapter, {"simulated": spec.simulated}),
+            evidence=FileEvidence(Path(spec.directory), adapter, facts_of(spec)),
             observer=files,
             clock=SystemClock(),
         )
@@ -119,6 +122,17 @@ async def _search(spec: StudySpec, observer: RunObserver, executor: Executor) ->
         return RunSummary(spec=spec, complete=complete, rows=rows, directory=Path(spec.directory))
     finally:
         ledger.close()
+
+
+def facts_of(spec: StudySpec) -> dict[str, Json]:
+    """Say under which circumstances a trial was run; part of every manifest."""
+    return {
+        "simulated": spec.simulated,
+        "sampler": spec.sampler,
+        "tuner": tuner.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
 
 
 class _Signals:
