@@ -1,0 +1,277 @@
+"""The lines that explain SGLang's deaths: one table, read from the source of 0.5.23.
+
+A *decisive* rule settles the cause wherever it stands. The others count only as the
+text of an exception, because a healthy server may log the same words as a warning
+(retractions under load, for example).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tuner.model.outcome import Cause, MemoryDirection
+
+HIGH = MemoryDirection.FRACTION_TOO_HIGH
+LOW = MemoryDirection.FRACTION_TOO_LOW
+_HOST_OOM_ADVICE = "the host ran out of main memory; look at `dmesg` and at what else runs there"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One kind of line and what it means.
+
+    Attributes:
+        tokens: texts of which one must be in the line, lower case.
+        cause: UNKNOWN for a CUDA out-of-memory, which the stage turns into a cause.
+        config_fault: as in :class:`tuner.model.outcome.Diagnosis`.
+        direction: for memory causes.
+        decisive: true wherever the line stands, also outside an exception.
+        fatal: the server cannot live after it.
+        advice: one sentence for the engineer.
+    """
+
+    tokens: tuple[str, ...]
+    cause: Cause
+    config_fault: bool | None
+    direction: MemoryDirection | None = None
+    decisive: bool = False
+    fatal: bool = False
+    advice: str = ""
+
+
+# First match wins: the more special rule stands before the more general one.
+RULES: tuple[Rule, ...] = (
+    Rule(
+        tokens=("loaded weights leave no gpu memory", "not enough memory. please try to increase --mem-fraction"),
+        cause=Cause.KV_POOL_TOO_SMALL,
+        config_fault=True,
+        direction=LOW,
+        decisive=True,
+        advice="raise mem_fraction_static: after the weights nothing is left for the KV cache",
+    ),
+    Rule(
+        tokens=("leaves no room for the full kv pool", "memory pool size is too small", "max_running_request is zero"),
+        cause=Cause.KV_POOL_TOO_SMALL,
+        config_fault=True,
+        direction=LOW,
+        advice="raise mem_fraction_static: the KV cache is too small to serve one request",
+    ),
+    Rule(
+        tokens=("not enough gpu memory for hybrid", "state cache is too small to serve"),
+        cause=Cause.KV_POOL_TOO_SMALL,
+        config_fault=True,
+        direction=LOW,  # or too many draft tokens: see sglang_log.hybrid_direction
+        decisive=True,
+        advice="fewer draft tokens, a higher mem_fraction_static or fewer running requests: "
+        "each request keeps one state per draft token",
+    ),
+    Rule(
+        tokens=(
+            "prefill out of memory. try to lower",
+            "decode out of memory. try to lower",
+            "out of memory. try to lower your batch size",
+        ),
+        cause=Cause.KV_SLOTS_EXHAUSTED,
+        config_fault=True,
+        direction=LOW,
+        advice="raise mem_fraction_static or allow fewer running requests: KV slots ran out, not GPU memory",
+    ),
+    Rule(
+        tokens=("alloc_req_slots runs out of memory",),
+        cause=Cause.KV_SLOTS_EXHAUSTED,
+        config_fault=True,
+        advice="lower --max-running-requests: request slots ran out, not GPU memory",
+    ),
+    Rule(
+        tokens=(
+            "out of memory: killed process",
+            "crashed with exit code -9",
+            "(exit code: -9)",
+        ),
+        cause=Cause.HOST_OOM,
+        config_fault=None,
+        decisive=True,
+        advice=_HOST_OOM_ADVICE,
+    ),
+    Rule(
+        tokens=("[errno 12] cannot allocate memory",), cause=Cause.HOST_OOM, config_fault=None, advice=_HOST_OOM_ADVICE
+    ),
+    Rule(
+        tokens=("cuda out of memory", "outofmemoryerror", "cudaerrormemoryallocation", "cuda error: out of memory"),
+        cause=Cause.UNKNOWN,
+        config_fault=True,
+        direction=HIGH,
+    ),
+    Rule(
+        tokens=("address already in use", "eaddrinuse", "port is already in use"),
+        cause=Cause.PORT_IN_USE,
+        config_fault=False,
+        decisive=True,
+        fatal=True,
+        advice="another process holds the port; find it with `ss -ltnp`",
+    ),
+    Rule(
+        tokens=("assert_pkg_version", "please reinstall the latest version with"),
+        cause=Cause.DEPENDENCY_MISMATCH,
+        config_fault=False,
+        decisive=True,
+        advice="a kernel package does not fit this SGLang; reinstall it as the line says",
+    ),
+    Rule(
+        tokens=("modulenotfounderror", "importerror:", "undefined symbol"),
+        cause=Cause.DEPENDENCY_MISMATCH,
+        config_fault=False,
+        advice="a Python package is missing or does not fit; the installation is broken",
+    ),
+    Rule(
+        tokens=(
+            "cannot find any model weights",
+            "is not a local folder and is not a valid model identifier",
+            "repositorynotfounderror",
+            "gatedrepoerror",
+            "offlinemodeisenabled",
+        ),
+        cause=Cause.MODEL_MISSING,
+        config_fault=False,
+        advice="the model is not on the host, or its name or token is wrong",
+    ),
+    Rule(
+        tokens=(
+            "illegal memory access",
+            "cudaerrorillegaladdress",
+            "illegal instruction was encountered",
+            "device-side assert triggered",
+            "vectorized_gather_kernel",
+            "acceleratorerror",
+        ),
+        cause=Cause.CUDA_FAULT,
+        config_fault=None,
+        advice="a GPU kernel failed; the traceback's line is not the culprit, CUDA reports late",
+    ),
+    Rule(
+        tokens=("watchdog caught collective operation timeout",),
+        cause=Cause.COLLECTIVE,
+        config_fault=None,
+        decisive=True,
+        fatal=True,
+        advice="GPUs stopped talking to each other; look for the rank that stopped first",
+    ),
+    Rule(
+        tokens=(
+            "nccl error",
+            "ncclunhandled",
+            "ncclsystemerror",
+            "ncclinternalerror",
+            "distbackenderror",
+            "cudart error",
+        ),
+        cause=Cause.COLLECTIVE,
+        config_fault=None,
+        advice="NCCL failed; if it comes again on a clean host, run with NCCL_DEBUG=INFO",
+    ),
+    Rule(
+        tokens=("memory leak detected!",),
+        cause=Cause.ENGINE_BUG,
+        config_fault=None,
+        advice="SGLang's bookkeeping check failed when it went idle",
+    ),
+    Rule(
+        tokens=(
+            "set_mamba_track_indices_from_reqs",
+            "draft over-allocation",
+            "'nonetype' object cannot be interpreted as an integer",
+            "must match the size of tensor",
+        ),
+        cause=Cause.ENGINE_BUG,
+        config_fault=None,
+        advice="a defect of SGLang with this combination; note the version with the verdict",
+    ),
+    Rule(
+        tokens=(
+            "selected index k out of range",
+            "only supports topk = 1",
+            "is only supported on ('flashinfer'",
+            "produces incorrect results for paged attention",
+            "is not supported in decode attention backend",
+            "is not supported in attention backend",
+            "unknown speculative algorithm name",
+            "mamba_track_interval",
+            "speculative-use-rejection-sampling",
+            "candidate_steps",
+        ),
+        cause=Cause.REJECTED_ARGUMENTS,
+        config_fault=True,
+        advice="SGLang does not take this combination of settings",
+    ),
+    Rule(
+        tokens=("the memory capacity is unbalanced",),  # as an exception; as a warning it is only a hint
+        cause=Cause.LEFTOVER_MEMORY,
+        config_fault=False,
+        advice="another process holds GPU memory; clean the host",
+    ),
+    Rule(
+        # Wraps any error of a capture, and always advises on memory: only the inner error, matched above, tells.
+        tokens=("capture cuda graph failed:", "fail when using backend:"),
+        cause=Cause.ENGINE_BUG,
+        config_fault=None,
+        advice="graph capture failed on something other than memory: a kernel does not take these settings",
+    ),
+)
+
+WATCHDOG = re.compile(r"watchdog timeout \(self\.watchdog_timeout=", re.IGNORECASE)
+WATCHDOG_RULE = Rule(
+    tokens=(),
+    cause=Cause.HANG,
+    config_fault=None,
+    decisive=True,
+    fatal=True,
+    advice="a forward pass did not end; the py-spy dump in the log shows where",
+)
+UNRESPONSIVE = "server couldn't get a response from detokenizer"
+UNRESPONSIVE_RULE = Rule(
+    tokens=(), cause=Cause.HANG, config_fault=None, advice="the scheduler stopped answering while HTTP still did"
+)
+ARGPARSE = re.compile(
+    r"error: (unrecognized arguments|ambiguous option|invalid choice|argument |the following arguments are required)"
+)
+ARGUMENTS_RULE = Rule(
+    tokens=(),
+    cause=Cause.REJECTED_ARGUMENTS,
+    config_fault=True,
+    decisive=True,
+    fatal=True,
+    advice="SGLang refuses this command line",
+)
+# A check failed before any weight was touched, but not in the code that reads the arguments.
+EARLY_CHECK_RULE = Rule(
+    tokens=(), cause=Cause.REJECTED_ARGUMENTS, config_fault=None, advice="SGLang stopped before it loaded anything"
+)
+
+# Lines after which the server is lost; what killed it stands before them.
+DEATHS = (
+    "scheduler hit an exception",
+    "received sigquit from a child process",
+    "sigquit received. signum=",
+    "crashed with exit code",
+    "scheduler died during initialization",
+    "initialization failed.",
+    "scheduler is dead. please check",
+)
+UNBALANCED = "the memory capacity is unbalanced"
+SIGTERM = "sigterm received. signum="
+
+TRIGGERS: tuple[str, ...] = (
+    *(token for rule in RULES for token in rule.tokens),
+    *DEATHS,
+    UNRESPONSIVE,
+    SIGTERM,
+    "watchdog timeout (self.",
+    "error: ",
+    "traceback (most recent call last)",
+    '  file "',
+    "error:",
+    "exception:",
+    "assertionerror",
+)
+"""Lower-case texts of which a line must hold one to be looked at more closely."""
