@@ -7,13 +7,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.model.metric import Objective
-from tuner.model.outcome import Measured
 from tuner.model.space import describe
-from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec, TrialRow
+from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
-from tuner.screen.words import duration, gain, rate, settings, short_names
+from tuner.screen.words import duration, settings, short_names
 
 _LABEL_WIDTH = 11
 
@@ -98,39 +96,29 @@ def time_words(spec: StudySpec) -> str:
     )
 
 
-def ending_lines(spec: StudySpec, rows: Sequence[TrialRow], *, complete: bool) -> list[str]:
-    """Say what was gained against trial 0, where it is written and how to look at it."""
-    badge = " (SIMULATED: numbers of the simulated GPU host)" if spec.simulated else ""
-    lines = [f"study {spec.name} {'is complete' if complete else 'was interrupted'}{badge}"]
-    lines += [gain_words(objective, index, rows) for index, objective in enumerate(spec.objectives)]
+def ending_lines(spec: StudySpec, gains: Sequence[str], *, complete: bool) -> list[str]:
+    """Say how a run ended, what was gained, where it is written and how to look at it.
+
+    Args:
+        spec: the study.
+        gains: what was gained against trial 0, as lines.
+        complete: False after an interruption.
+    """
+    badge = " (SIMULATED: these are numbers of the simulated GPU host)" if spec.simulated else ""
+    lines = [f"study {spec.name} {'is complete' if complete else 'was interrupted'}{badge}", *gains]
     if not complete:
         lines.append(f"go on with: tuner run --study {spec.name}")
     folder = Path(spec.directory)
-    lines += [
-        f"written to {folder}: front.csv, trials.csv, front.png, study.db, and a folder a trial with its evidence",
+    return [
+        *lines,
+        f"written to {folder}: front.csv, trials.csv, front.png, study.db, and the evidence of every trial",
         f"look at it with: optuna-dashboard {dashboard_url(folder)}",
     ]
-    return lines
 
 
 def dashboard_url(folder: Path) -> str:
     """Return the study's database as optuna-dashboard takes it, quoted for a shell."""
     return shlex.quote(f"sqlite:///{folder / 'study.db'}")
-
-
-def gain_words(objective: Objective, index: int, rows: Sequence[TrialRow]) -> str:
-    """Say which trial is best in one objective, and by how much against trial 0."""
-    name = objective.name.replace("_", " ")
-    measured = [row for row in rows if isinstance(row.outcome, Measured) and row.values is not None]
-    if not measured:
-        return f"{name}: no trial was measured"
-    best = max(measured, key=lambda row: (row.values or ())[index])
-    value = (best.values or ())[index]
-    base = next(((row.values or ())[index] for row in measured if row.baseline), None)
-    found = f"{name}: best {rate(value)} {objective.unit} in trial {best.number}"
-    if base is None:
-        return f"{found}; trial 0 was not measured, so there is no gain to tell"
-    return f"{found}, {gain(value, base)} against trial 0 ({rate(base)} {objective.unit})"
 
 
 def _labelled(label: str, text: str) -> str:

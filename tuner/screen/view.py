@@ -10,8 +10,8 @@ from tuner.model.space import Assignment
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import LegFinished, LegProgress, Remark, StateEntered, TrialEvent, TrialFinished, TrialResult
 from tuner.ports import Proposal
+from tuner.report.front import baseline_row, front_rows
 from tuner.screen.words import short_names
-from tuner.stats import pareto
 
 _REMARKS_KEPT = 3
 _DURATIONS_AVERAGED = 8
@@ -158,13 +158,12 @@ class RunView:
 
     def front(self) -> tuple[TrialRow, ...]:
         """The Pareto front so far, fastest single request first."""
-        points = [row for row in self.rows if row.values is not None]
-        best = [points[index] for index in pareto.front([row.values or () for row in points])]
-        return tuple(sorted(best, key=lambda row: row.values or (), reverse=True))
+        return tuple(reversed(front_rows(self.rows)))
 
     def base_values(self) -> tuple[float, ...] | None:
         """Trial 0's values, with which all others are compared; None until they are measured."""
-        return next((row.values for row in self.rows if row.baseline and row.values is not None), None)
+        base = baseline_row(self.rows)
+        return None if base is None else base.values
 
     def time_left_s(self, now_s: float) -> float | None:
         """Estimate how long the run still takes; None before a trial has told how long one takes."""

@@ -1,0 +1,255 @@
+"""The command line: the only place that prints. Prose goes to stderr, data to stdout.
+
+Exit codes: 0 done · 1 a bug · 2 a wrong file or option · 3 something a run needs is
+missing · 4 too many faults · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, RenderableType
+from typer.exceptions import Abort, TyperException
+
+from tuner import __version__
+from tuner.config.problems import check_name
+from tuner.config.resolve import Overrides
+from tuner.config.study_file import FOLDER as STUDIES
+from tuner.config.study_file import read_study
+from tuner.errors import EvidenceError, HostFault, PreflightError, StudyFileError, TooManyFaults, TunerError, UsageError
+from tuner.screen.live import LiveScreen
+from tuner.screen.plain import PlainScreen
+from tuner.screen.plan import command_lines, ending_lines, plan_lines
+from tuner.screen.status import status_line, status_table
+
+BUG = 1
+INTERRUPTED = 130
+_EXIT_CODES: tuple[tuple[type[TunerError], int], ...] = (
+    (UsageError, 2),
+    (PreflightError, 3),
+    (EvidenceError, 3),
+    (HostFault, 3),
+    (TooManyFaults, 4),
+)
+_PIPE_WIDTH = 240
+"""Columns of a table that is not on a terminal: nothing is cut for whoever reads it."""
+
+app = typer.Typer(name="tuner", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+class Format(enum.Enum):
+    """How the front is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+Study = Annotated[str, typer.Option("--study", help="Name of the study: studies/NAME.toml.")]
+Root = Annotated[Path, typer.Option("--root", help="The folder that holds studies/ and search_spaces/.")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Trials that count, instead of the file's.")]
+Sampler = Annotated[str | None, typer.Option(help="Sampler, instead of the file's.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed, instead of the file's.")]
+Speed = Annotated[
+    float | None, typer.Option(min=0.01, help="How many times faster than real a simulated server loads.")
+]
+Hosts = Annotated[int | None, typer.Option(min=1, max=16, help="How many simulated hosts.")]
+Host = Annotated[str | None, typer.Option(help="Run on this one of the study's hosts only.")]
+RayAddress = Annotated[str | None, typer.Option(help="Use this Ray cluster instead of starting one.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, even on a terminal.")]
+AsFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
+HERE = Path()
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Finds the settings of an LLM server with the best trade-off, overnight and unattended."""
+
+
+@app.command()
+def run(  # noqa: PLR0913, PLR0917  each is an option
+    study: Study,
+    root: Root = HERE,
+    trials: Trials = None,
+    sampler: Sampler = None,
+    seed: Seed = None,
+    speed: Speed = None,
+    hosts: Hosts = None,
+    host: Host = None,
+    ray_address: RayAddress = None,
+    plain: Plain = False,
+) -> int:
+    """Run a study, or take up one that was interrupted.
+
+    Ctrl-C once ends the running trials, cleans up and saves; the same command goes on later.
+    Twice leaves at once.
+    """
+    from tuner.wiring.study import load_study, run_study  # noqa: PLC0415  seconds, only where it is needed
+
+    overrides = Overrides(trials=trials, sampler=sampler, seed=seed, speed=speed, simulated_hosts=hosts, host=host)
+    spec = load_study(root, study, overrides)
+    console = Console(stderr=True)
+    screen = LiveScreen(console) if console.is_terminal and not plain else PlainScreen(_prose)
+    with screen:
+        summary = run_study(spec, screen, ray_address=ray_address)
+    gains = _print_front(summary.directory, study, Format.TABLE)
+    _prose_lines(ending_lines(spec, gains, complete=summary.complete))
+    return 0 if summary.complete else INTERRUPTED
+
+
+@app.command()
+def validate(  # noqa: PLR0913, PLR0917  each is an option
+    study: Study,
+    root: Root = HERE,
+    trials: Trials = None,
+    sampler: Sampler = None,
+    seed: Seed = None,
+    speed: Speed = None,
+    hosts: Hosts = None,
+    host: Host = None,
+) -> int:
+    """Print trial 0's command and the plan; touch nothing."""
+    from tuner.wiring.study import load_study  # noqa: PLC0415  seconds, only where it is needed
+
+    overrides = Overrides(trials=trials, sampler=sampler, seed=seed, speed=speed, simulated_hosts=hosts, host=host)
+    spec = load_study(root, study, overrides)
+    for line in [*command_lines(spec.base), "", *plan_lines(spec)]:
+        print(line)
+    return 0
+
+
+@app.command()
+def status(study: Study, root: Root = HERE) -> int:
+    """Print what runs and what is finished, also during a run."""
+    from tuner.search.rows import read_study as read_stored  # noqa: PLC0415  seconds, only where it is needed
+
+    trials = read_study(root, study).trials
+    directory = _directory(root, study)
+    stored = read_stored(directory, study)
+    driver = running_driver(directory)
+    print(status_line(study, stored.rows, trials=trials, simulated=stored.simulated, driver=driver))
+    _print_table(status_table(stored.rows, stored.parameters, running=driver is not None))
+    return 0
+
+
+@app.command()
+def front(study: Study, root: Root = HERE, as_format: AsFormat = Format.TABLE) -> int:
+    """Print the Pareto front found so far, also during a run."""
+    _print_front(_directory(root, study), study, as_format)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=given or ["--help"], prog_name="tuner", standalone_mode=False)
+        sys.stdout.flush()
+    except TyperException as error:
+        return _failed(error.format_message(), 2)
+    except TunerError as error:
+        return _failed(str(error), exit_code(error))
+    except (KeyboardInterrupt, Abort):
+        return _failed("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # whoever read our data has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:  # noqa: BLE001  the last place that can say what to do about a bug
+        traceback.print_exc()
+        return _failed(f"this is a bug in tuner {__version__}: please report it with the lines above", BUG)
+    return code if isinstance(code, int) else 0
+
+
+def exit_code(error: TunerError) -> int:
+    """Return the exit code for an error; one that nobody foresaw at the top is a bug."""
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), BUG)
+
+
+def running_driver(directory: Path) -> str | None:
+    """Say which process runs the study in ``directory``; None: none does."""
+    from tuner.search.lock import LOCK_FILE, describe_holder  # noqa: PLC0415  pulls in Optuna
+
+    try:
+        descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return describe_holder(os.read(descriptor, 4096))
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _directory(root: Path, study: str) -> Path:
+    """Return the folder of a study's results; the study's file may be gone by now."""
+    refused = check_name(study, "the study name")
+    if refused:
+        raise StudyFileError(refused)
+    directory = root.resolve() / STUDIES / study
+    if not directory.is_dir():
+        read_study(root, study)  # says which studies there are
+    return directory
+
+
+def _print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ...]:
+    """Print the front; return what it gains against trial 0, as lines."""
+    from tuner.report import front as fronts  # noqa: PLC0415  pulls in pandas
+    from tuner.report import tables  # noqa: PLC0415
+    from tuner.search.rows import read_study as read_stored  # noqa: PLC0415  pulls in Optuna
+
+    stored = read_stored(directory, study)
+    heading = fronts.Heading(
+        study=stored.name, engine=stored.engine, parameters=stored.parameters, simulated=stored.simulated
+    )
+    if as_format is Format.JSON:
+        print(tables.to_json(stored.rows, heading))
+    elif as_format is Format.CSV:
+        print(tables.to_csv(fronts.front_rows(stored.rows), heading), end="")
+    elif sys.stdout.isatty():
+        Console().print(tables.front_table(stored.rows, heading))
+    else:
+        for line in tables.front_lines(stored.rows, heading):
+            print(line)
+    return tables.gain_lines(stored.rows, heading)
+
+
+def _print_table(table: RenderableType) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    console.print(table)
+
+
+def _prose(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _prose_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        _prose(line)
+
+
+def _failed(message: str, code: int) -> int:
+    """Say in one line what is wrong."""
+    _prose(f"tuner: error: {' '.join(message.split())}")
+    return code
