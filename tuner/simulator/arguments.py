@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -219,6 +220,7 @@ def as_dict(args: ServerArgs) -> dict[str, Any]:
     return values
 
 
+@functools.cache
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog=PROG)
     parser.add_argument("model", nargs="?", metavar="model")
