@@ -1,0 +1,127 @@
+"""What validate prints, what a run ends with, and what status shows."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from dataclasses import replace
+
+from rich.console import Console
+
+from tuner.model.outcome import Faulted, TrialState
+from tuner.model.study import ProcessHostSpec, SimulatedHostSpec
+from tuner.model.trial import Command
+from tuner.screen.plan import command_lines, ending_lines, host_words, plan_lines, time_words
+from tuner.screen.status import status_line, status_table
+from tuner.testing.fake_run import infeasible, measured, mtp, row, spec_of
+
+AWKWARD = Command(
+    argv=("sglang", "serve", "--model-path", "a model's path", "--json", '{"a": 1}', "--empty", "", "-x", "--flag"),
+    env=(("SGLANG_LOG_MS", "1"), ("PLACE", "/a b")),
+)
+
+
+def test_a_command_is_written_one_flag_a_line_and_reads_back_as_the_same_argv() -> None:
+    lines = command_lines(AWKWARD)
+    assert lines[0] == "SGLANG_LOG_MS=1 \\"
+    assert lines[2] == "  sglang serve \\"
+    assert lines[-1] == "  --flag"
+    joined = " ".join(line.removesuffix("\\") for line in lines)  # as a shell joins continued lines
+    assert shlex.split(joined) == ["SGLANG_LOG_MS=1", "PLACE=/a b", *AWKWARD.argv]
+
+
+def test_a_bare_command_is_one_line() -> None:
+    assert command_lines(Command(argv=("serve",))) == ["serve"]
+
+
+def test_the_plan_says_what_would_run_where_and_for_how_long() -> None:
+    text = "\n".join(plan_lines(spec_of()))
+    for words in (
+        "study      qwen-mtp (SIMULATED)",
+        "space      sglang-mtp: 154,224 combinations before the engine's rules",
+        "           speculative_num_steps: 0 to 16",
+        "           mem_fraction_static: 0.6 to 0.95 in steps of 0.01",
+        "trial 0    steps 3 · eagle_topk 1 · draft_tokens 4 · mem_fraction_static 0.8 (the command above as it stands)",
+        "trials     24, sampler auto, seed 1",
+        "workload   builtin prompts, 512 output tokens exactly, temperature 0 (shortened for the simulated host)",
+        "1 4 16 32 64 requests at once, 10 to 60 s each until the 95 % interval is within ±2 %; then 20 s more",
+        "hosts      sim0: simulated GPU host at 127.0.0.1, profile small, loads 1 times faster than real",
+        "results    /studies/qwen-mtp",
+    ):
+        assert words in text
+
+
+def test_a_real_host_is_planned_without_the_badge() -> None:
+    text = "\n".join(plan_lines(spec_of(simulated=False)))
+    assert "SIMULATED" not in text
+    assert "simulated" not in text
+    assert "hosts      host0: this machine" in text
+
+
+def test_more_hosts_take_less_time() -> None:
+    assert time_words(spec_of(hosts=1)).startswith("28:00 to 2:08:00 of measuring in 24 rounds")
+    assert time_words(spec_of(hosts=5)).startswith("05:50 to 26:40 of measuring in 5 rounds")
+
+
+def test_fault_switches_are_shown() -> None:
+    host = SimulatedHostSpec(name="s", address="127.0.0.1", state_dir="/s", profile="p", faults=("hang", "nccl:0.2"))
+    assert host_words(host).endswith(", faults hang nccl:0.2")
+    assert host_words(ProcessHostSpec(name="h", state_dir="/h")) == "h: this machine"
+
+
+def test_a_run_ends_with_gains_places_and_how_to_look() -> None:
+    spec = replace(spec_of(), directory="/my studies/qwen-mtp")
+    lines = ending_lines(spec, ["best single: +21 %"], complete=True)
+    assert lines == [
+        "study qwen-mtp is complete (SIMULATED: these are numbers of the simulated GPU host)",
+        "best single: +21 %",
+        "written to /my studies/qwen-mtp: front.csv, trials.csv, front.png, study.db, and the evidence of every trial",
+        "look at it with: optuna-dashboard 'sqlite:////my studies/qwen-mtp/study.db'",
+    ]
+
+
+def test_an_interrupted_run_says_how_to_go_on() -> None:
+    lines = ending_lines(spec_of(simulated=False), [], complete=False)
+    assert lines[:2] == ["study qwen-mtp was interrupted", "go on with: tuner run --study qwen-mtp"]
+
+
+def test_status_counts_what_counts() -> None:
+    rows = (
+        row(0, mtp(3), measured(234, 1979)),
+        row(1, mtp(9), infeasible()),
+        row(2, mtp(4), Faulted(error="NCCL", state=TrialState.LOADING)),
+    )
+    line = status_line("qwen-mtp", rows, trials=24, simulated=True, driver="process 7 since noon")
+    assert line == (
+        "qwen-mtp (SIMULATED): 2 of 24 trials done, 1 measured, 1 infeasible, 1 faults; run by process 7 since noon"
+    )
+    assert status_line("s", (), trials=4, simulated=False, driver=None) == (
+        "s: 0 of 4 trials done, 0 measured, 0 infeasible; not running"
+    )
+
+
+def drawn(*, running: bool, width: int) -> list[str]:
+    rows = (
+        row(0, mtp(3), measured(234, 1979)),
+        row(1, mtp(9), None, duration_s=None),
+        replace(row(2, mtp(4), None, duration_s=None), host=None),
+    )
+    names = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens", "mem_fraction_static")
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(status_table(rows, names, running=running))
+    return console.export_text().splitlines()
+
+
+def test_status_lists_every_trial_with_what_became_of_it() -> None:
+    lines = drawn(running=True, width=200)
+    assert "single request 234 tok/s, aggregate 1,979 tok/s at 32" in lines[1]
+    assert lines[2].rstrip().endswith("running")
+    assert lines[3].rstrip().endswith("waiting")
+
+
+def test_a_trial_under_way_without_a_driver_was_cut_off() -> None:
+    assert drawn(running=False, width=200)[2].rstrip().endswith("cut off, will run again")
+
+
+def test_status_fits_a_narrow_terminal() -> None:
+    assert max(map(len, drawn(running=True, width=80))) <= 80
