@@ -77,7 +77,7 @@ class FileEvidence:
             files.folder.mkdir(parents=True, exist_ok=True)
             files.append("manifest.json", json.dumps(manifest, indent=2) + "\n")
         except OSError as error:
-            raise self._cannot_write(files.folder, error) from error
+            raise cannot_write(files.folder, error) from error
         self._trials[request.number] = files
 
     def add(self, number: int, event: TrialEvent) -> None:
@@ -90,7 +90,7 @@ class FileEvidence:
         try:
             self._write(files, event)
         except OSError as error:
-            raise self._cannot_write(files.folder, error) from error
+            raise cannot_write(files.folder, error) from error
 
     def _write(self, files: _Files, event: TrialEvent) -> None:
         match event:
@@ -114,15 +114,14 @@ class FileEvidence:
             if not (files.folder / "result.json").exists():
                 files.append("result.json", json.dumps({"outcome": plain(outcome)}, indent=2) + "\n")
         except OSError as error:
-            raise self._cannot_write(files.folder, error) from error
+            raise cannot_write(files.folder, error) from error
         finally:
             files.close()
 
-    @staticmethod
-    def _cannot_write(folder: Path, error: OSError) -> EvidenceError:
-        return EvidenceError(
-            f"{folder}: cannot write evidence ({error.strerror}); free space, then run the same command again"
-        )
+
+def cannot_write(folder: Path, error: OSError) -> EvidenceError:
+    """Word an error of the file system for whoever can mend it."""
+    return EvidenceError(f"{folder}: cannot be written ({error.strerror}); free space, then run the same command again")
 
 
 def _line(event: TrialEvent, **content: Json) -> str:

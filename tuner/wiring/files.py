@@ -7,15 +7,17 @@ from pathlib import Path
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import TrialEvent, TrialResult
 from tuner.ports import Proposal, RunObserver
-from tuner.report.plots import write_front_plot
-from tuner.report.tables import write_front_csv, write_trials_csv
+from tuner.report.front import Heading
+from tuner.report.plots import draw_front
+from tuner.report.tables import write_tables
+from tuner.runtime.evidence import cannot_write
 
 
 class ResultFiles:
     """A RunObserver that writes front.csv and trials.csv after every trial, then tells another."""
 
     def __init__(self, spec: StudySpec, inner: RunObserver) -> None:
-        self._spec = spec
+        self._heading = Heading.of(spec)
         self._folder = Path(spec.directory)
         self._inner = inner
 
@@ -45,10 +47,23 @@ class ResultFiles:
         self._inner.remark(text)
 
     def write_tables(self, rows: tuple[TrialRow, ...]) -> None:
-        """Replace front.csv and trials.csv."""
-        write_trials_csv(self._folder / "trials.csv", self._spec, rows)
-        write_front_csv(self._folder / "front.csv", self._spec, rows)
+        """Replace front.csv and trials.csv.
+
+        Raises:
+            EvidenceError: they cannot be written.
+        """
+        try:
+            write_tables(self._folder, rows, self._heading)
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
 
     def write_plot(self, rows: tuple[TrialRow, ...]) -> None:
-        """Replace front.png; it costs a second, so it is drawn at the end only."""
-        write_front_plot(self._folder / "front.png", self._spec, rows)
+        """Replace front.png; it costs a second, so it is drawn at the end only.
+
+        Raises:
+            EvidenceError: it cannot be written.
+        """
+        try:
+            draw_front(self._folder / "front.png", rows, self._heading)
+        except OSError as error:
+            raise cannot_write(self._folder, error) from error
