@@ -132,10 +132,11 @@ def test_a_step_never_gets_shorter_with_more_requests_tokens_or_steps(
 
 @settings(deadline=None)
 @given(st.sampled_from(names()), st.integers(0, 16), st.integers(1, 47))
-def test_step_time_is_continuous_in_the_number_of_requests(name: str, steps: int, running: int) -> None:
+def test_a_further_request_never_costs_more_than_the_first(name: str, steps: int, running: int) -> None:
     profile = load(name)
     args = server(profile, steps)
-    assert step_time_s(profile, args, running + 1) < 2.5 * step_time_s(profile, args, running)
+    further = step_time_s(profile, args, running + 1) - step_time_s(profile, args, running)
+    assert 0 <= further <= step_time_s(profile, args, 1)
 
 
 def test_fewer_gpus_take_longer_and_a_batch_outside_the_graphs_too() -> None:

@@ -5,16 +5,18 @@
 | D | tokens verified per request and step: steps + 1 for a chain, the tree's size for a tree; 1 without speculation |
 | n | running requests |
 | A, G, tau | floor of a pass: weights streamed once, more experts touched as n grows |
-| B, c, h, D0 | verification: per token, per further request, per further request and D cubed |
+| B | verification of one token |
+| c, D0, q | part of B that a further request costs again: c with short drafts, all of it with long ones |
 | p | sharpness of the soft maximum: floor and verification overlap |
 | d | one draft pass |
 
     F(n)   = A + G (1 - exp(-(n - 1) / tau))
-    V(n,D) = B D (1 + (n - 1) (c + h D^3 / (1 + (D / D0)^2)))
+    s(D)   = c + (1 - c) (D / D0)^q / (1 + (D / D0)^q)
+    V(n,D) = B D (1 + (n - 1) s(D))
     t(n,D) = (F^p + V^p)^(1/p) + d steps
 
-The D^3 term is fitted, not derived: the measurements show that many requests with long
-drafts cost far more than the number of tokens explains.
+s(D) is fitted, not derived: the measurements show that many requests with short drafts
+share a pass almost for free, and that from about five tokens on they no longer do.
 """
 
 from __future__ import annotations
@@ -79,8 +81,9 @@ def step_time_s(profile: Profile, args: ServerArgs, running: int) -> float:
     others = max(running, 1) - 1
     tokens = args.draft_tokens
     floor = speed.floor_s + speed.batch_floor_s * -math.expm1(-others / speed.batch_scale)
-    penalty = speed.depth_penalty * tokens**3 / (1.0 + (tokens / speed.depth_knee) ** 2)
-    verify = speed.verify_s * tokens * (1.0 + others * (speed.batch_share + penalty))
+    depth = math.pow(tokens / speed.depth_knee, speed.depth_power)
+    share = speed.batch_share + (1.0 - speed.batch_share) * depth / (1.0 + depth)
+    verify = speed.verify_s * tokens * (1.0 + others * share)
     soft = _soft_maximum(floor, verify, speed.sharpness)
     eager = speed.eager_s if running > args.graph_limit else 0.0
     return scale * (soft + speed.draft_pass_s * args.steps) + eager

@@ -133,9 +133,9 @@ class Speed:
         batch_floor_s: G, how much the floor grows when many requests run.
         batch_scale: tau, at how many requests it has grown by 63 %.
         verify_s: B, per verified token of one request.
-        batch_share: c, part of B that every further request costs again.
-        depth_penalty: h, extra cost of a further request per D cubed.
-        depth_knee: D0, above which that penalty grows linearly.
+        batch_share: c, part of B that a further request costs again with short drafts.
+        depth_knee: D0, tokens at which it costs half of the rest as well.
+        depth_power: q, how fast that comes.
         sharpness: p of the soft maximum.
         draft_pass_s: one draft step.
         eager_s: added when the batch runs outside the CUDA graphs.
@@ -149,8 +149,8 @@ class Speed:
     batch_scale: float
     verify_s: float
     batch_share: float
-    depth_penalty: float
     depth_knee: float
+    depth_power: float
     sharpness: float
     draft_pass_s: float
     eager_s: float
