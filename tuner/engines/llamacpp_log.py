@@ -81,7 +81,7 @@ _RULES = (
         advice="the kernel ended the server for want of memory",
     ),
 )
-_GIVEN_UP = re.compile(r"exiting due to model loading error|llama-server: error: ")
+_GIVEN_UP = re.compile(r"exiting due to |llama-server: error: ")
 _OWN_FAULTS = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS})
 
 
