@@ -1,0 +1,208 @@
+"""What every Optimizer must do; a test class inherits it and says how to open one.
+
+The optimizer under test works on ``draft_trees.SMALL_SPACE`` with its baseline and rules, in a
+study called ``suite``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import AssignmentRejected
+from tuner.model.outcome import Cause, Faulted, Interrupted, Measured, MemoryDirection, Outcome, TrialState
+from tuner.model.space import Assignment
+from tuner.ports import Optimizer, Proposal
+from tuner.testing.draft_trees import SMALL_BASELINE, SMALL_COUNT, canonical
+from tuner.testing.results import faulted, infeasible, interrupted, measured, result_of
+
+STUDY = "suite"
+SPARE = Assignment.of({"steps": 2, "topk": 2, "draft": 4, "fraction": 0.9})
+
+
+class OptimizerSuite:
+    """Inherit as ``TestX(OptimizerSuite)`` and override :meth:`open`."""
+
+    def open(self, place: Path) -> Optimizer:
+        """Open the study kept in ``place``, an empty folder at first; called again to resume."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def optimizer(self, tmp_path: Path) -> Iterator[Optimizer]:
+        """A new study."""
+        opened = self.open(tmp_path)
+        yield opened
+        opened.close()
+
+    @staticmethod
+    def take(optimizer: Optimizer, host: str = "gpu01") -> Proposal:
+        """Propose, and insist on an answer."""
+        proposal = optimizer.propose(host)
+        assert proposal is not None
+        return proposal
+
+    def end(self, optimizer: Optimizer, outcome: Outcome) -> Proposal:
+        """Run one trial to ``outcome``."""
+        proposal = self.take(optimizer)
+        optimizer.tell(result_of(proposal, outcome, study=STUDY))
+        return proposal
+
+    def test_trial_zero_is_the_baseline(self, optimizer: Optimizer) -> None:
+        """Every result is against what runs today."""
+        proposal = self.take(optimizer)
+        assert (proposal.number, proposal.assignment, proposal.baseline) == (0, SMALL_BASELINE, True)
+        assert not self.take(optimizer, "gpu02").baseline
+
+    def test_every_canonical_assignment_is_proposed_once_and_then_none(self, optimizer: Optimizer) -> None:
+        """No two trials launch the same server, and nothing is left out."""
+        seen: list[Assignment] = []
+        while (proposal := optimizer.propose("gpu01")) is not None:
+            seen.append(proposal.assignment)
+            outcome = infeasible() if len(seen) % 3 == 0 else measured(100 + len(seen), 1000 - len(seen))
+            optimizer.tell(result_of(proposal, outcome, study=STUDY))
+        assert all(canonical(assignment) == assignment for assignment in seen)
+        assert len(seen) == len(set(seen)) == SMALL_COUNT
+
+    def test_hosts_never_run_the_same_assignment_at_once(self, optimizer: Optimizer) -> None:
+        """What runs elsewhere is taken."""
+        taken = [self.take(optimizer, f"gpu{host:02}").assignment for host in range(SMALL_COUNT)]
+        assert len(set(taken)) == SMALL_COUNT
+        assert optimizer.propose("gpu99") is None
+
+    @pytest.mark.parametrize("outcome", [faulted(), interrupted()], ids=["faulted", "interrupted"])
+    def test_what_was_not_the_configurations_fault_runs_again(self, optimizer: Optimizer, outcome: Outcome) -> None:
+        """Under a new number, and the baseline is still the baseline."""
+        first = self.end(optimizer, outcome)
+        again = self.take(optimizer)
+        assert again.assignment == first.assignment
+        assert again.number > first.number
+        assert again.baseline
+        assert optimizer.rows()[first.number].values is None
+
+    def test_an_infeasible_assignment_never_runs_again(self, optimizer: Optimizer) -> None:
+        """Neither proposed nor by being queued."""
+        dead = self.end(optimizer, infeasible()).assignment
+        optimizer.enqueue(dead)
+        seen = []
+        while (proposal := optimizer.propose("gpu01")) is not None:
+            seen.append(proposal.assignment)
+        assert dead not in seen
+
+    def test_a_queued_assignment_is_next_in_its_canonical_form(self, optimizer: Optimizer) -> None:
+        """Topk 1 forces draft; what was typed is not what runs."""
+        self.end(optimizer, measured(100, 1000))
+        optimizer.enqueue(Assignment.of({"steps": 2, "topk": 1, "draft": 4, "fraction": 0.9}))
+        proposal = self.take(optimizer)
+        assert proposal.assignment == Assignment.of({"steps": 2, "topk": 1, "draft": 3, "fraction": 0.9})
+
+    def test_the_queue_keeps_its_order(self, optimizer: Optimizer) -> None:
+        """First in, first out."""
+        self.end(optimizer, measured(100, 1000))
+        queued = [SPARE, Assignment.of({"steps": 0, "fraction": 0.8}), Assignment.of({"steps": 0, "fraction": 0.9})]
+        for assignment in queued:
+            optimizer.enqueue(assignment)
+        assert [self.take(optimizer).assignment for _ in queued] == queued
+
+    def test_queueing_what_waits_or_runs_changes_nothing(self, optimizer: Optimizer) -> None:
+        """A retry and a person may ask for the same."""
+        running = self.take(optimizer).assignment
+        optimizer.enqueue(running)
+        optimizer.enqueue(SPARE)
+        optimizer.enqueue(SPARE)
+        assert [row.assignment for row in optimizer.rows()] == [running, SPARE]
+
+    def test_queueing_what_the_engine_refuses_is_an_error(self, optimizer: Optimizer) -> None:
+        """The rule is the message, and nothing is queued."""
+        with pytest.raises(AssignmentRejected, match="draft=2"):
+            optimizer.enqueue(Assignment.of({"steps": 2, "topk": 2, "draft": 2, "fraction": 0.9}))
+        assert len(optimizer.rows()) == 1
+
+    @pytest.mark.parametrize(
+        "outcome", [measured(1, 1), infeasible(), faulted(), interrupted()], ids=lambda o: type(o).__name__
+    )
+    def test_a_trial_is_told_exactly_once(self, optimizer: Optimizer, outcome: Outcome) -> None:
+        """The second telling is an error and changes nothing."""
+        proposal = self.end(optimizer, outcome)
+        before = optimizer.rows()
+        with pytest.raises(ValueError, match=f"trial {proposal.number}"):
+            optimizer.tell(result_of(proposal, measured(2, 2), study=STUDY))
+        assert optimizer.rows() == before
+
+    def test_only_a_running_trial_can_be_told(self, optimizer: Optimizer) -> None:
+        """Not one that waits, was never proposed, or is another assignment."""
+        waiting = Proposal(number=0, assignment=SMALL_BASELINE, baseline=True)
+        with pytest.raises(ValueError, match="trial 0"):
+            optimizer.tell(result_of(waiting, measured(1, 1), study=STUDY))
+        with pytest.raises(ValueError, match="trial 7"):
+            optimizer.tell(result_of(Proposal(number=7, assignment=SPARE, baseline=False), faulted(), study=STUDY))
+        number = self.take(optimizer).number
+        with pytest.raises(ValueError, match="trial 0"):
+            optimizer.tell(
+                result_of(Proposal(number=number, assignment=SPARE, baseline=False), measured(1, 1), study=STUDY)
+            )
+        assert optimizer.rows()[0].outcome is None
+
+    def test_a_row_says_what_was_told(self, optimizer: Optimizer) -> None:
+        """All of it, in the words it was told in."""
+        outcomes: list[Outcome] = [
+            measured(120.5, 1582.25, peak_concurrency=32),
+            infeasible(Cause.OOM_GRAPH_CAPTURE, state=TrialState.LOADING, direction=MemoryDirection.FRACTION_TOO_HIGH),
+            infeasible(Cause.HANG, state=TrialState.MEASURING, level=16),
+            Faulted(
+                error="gpu01: NCCL; look at the fabric", state=TrialState.LOADING, diagnosis=infeasible().diagnosis
+            ),
+        ]
+        proposals = [self.end(optimizer, outcome) for outcome in outcomes]
+        for proposal, outcome in zip(proposals, outcomes, strict=True):
+            row = optimizer.rows()[proposal.number]
+            assert (row.number, row.assignment, row.outcome) == (proposal.number, proposal.assignment, outcome)
+            assert (row.host, row.duration_s, row.baseline) == ("gpu01", 60.0, proposal.baseline)
+            assert row.capacity is not None
+            assert row.capacity.max_total_num_tokens == 295_931
+            assert row.capacity.available_gpu_mem_bytes is None
+            assert row.values == ((120.5, 1582.25) if isinstance(outcome, Measured) else None)
+
+    def test_rows_tell_waiting_from_running(self, optimizer: Optimizer) -> None:
+        """A waiting trial has no host yet."""
+        self.take(optimizer, "gpu07")
+        optimizer.enqueue(SPARE)
+        running, waiting = optimizer.rows()
+        assert (running.outcome, running.host, running.baseline) == (None, "gpu07", True)
+        assert (waiting.outcome, waiting.host, waiting.baseline) == (None, None, False)
+
+    def test_after_a_killed_driver_running_trials_run_again_and_finished_ones_do_not(self, tmp_path: Path) -> None:
+        """And settling a settled study changes nothing."""
+        killed = self.open(tmp_path)
+        done = self.end(killed, measured(100, 1000))
+        lost = [self.take(killed, host) for host in ("gpu01", "gpu02")]
+        killed.close()
+        resumed = self.open(tmp_path)
+        assert resumed.settle() == tuple(proposal.number for proposal in lost)
+        assert resumed.settle() == ()
+        assert [isinstance(resumed.rows()[p.number].outcome, Interrupted) for p in lost] == [True, True]
+        again = [self.take(resumed, host) for host in ("gpu01", "gpu02")]
+        assert [p.assignment for p in again] == [p.assignment for p in lost]
+        rest = []
+        while (proposal := resumed.propose("gpu01")) is not None:
+            rest.append(proposal.assignment)
+        assert done.assignment not in rest
+        assert len({*rest, *(p.assignment for p in again)}) == len(rest) + len(again) == SMALL_COUNT - 1
+        resumed.close()
+
+    def test_what_was_queued_survives_the_driver(self, tmp_path: Path) -> None:
+        """A queue in memory only would lose the retries."""
+        first = self.open(tmp_path)
+        self.end(first, measured(100, 1000))
+        first.enqueue(SPARE)
+        first.close()
+        second = self.open(tmp_path)
+        assert second.settle() == ()
+        assert self.take(second).assignment == SPARE
+        second.close()
+
+    def test_closing_twice_is_no_error(self, optimizer: Optimizer) -> None:
+        """Clean-up runs from several places."""
+        optimizer.close()
+        optimizer.close()
