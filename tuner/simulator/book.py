@@ -70,25 +70,46 @@ def linger_s(speed: float) -> float:
     return max(MIN_LINGER_S, LINGER_S / speed)
 
 
+def start_time(pid: int) -> int | None:
+    """Return a living process's start in clock ticks since boot; None: gone, or a zombie.
+
+    Together with the pid it names a process for good (proc(5), field 22 of stat).
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in {"Z", "X"} else int(fields[18])
+
+
 class Book:
     """The memory book of the host in ``home``.
 
     Args:
         home: folder of the simulated host; made if it is not there.
         monotonic_s: clock shared by all processes of the machine.
+        born: start time of a pid; None when it is gone.
     """
 
-    def __init__(self, home: Path, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        born: Callable[[int], int | None] = start_time,
+    ) -> None:
         self._path = home / "gpu_book.json"
         self._lock = home / "gpu_book.lock"
         self._monotonic_s = monotonic_s
+        self._born = born
         home.mkdir(parents=True, exist_ok=True)
 
     def hold(self, claims: Sequence[Claim], *, linger_s: float) -> None:
         """Set what processes hold, one GPU each; a process that is gone holds nothing new."""
         with self._open() as page:
             for claim in claims:
-                start = start_time(claim.pid)
+                start = self._born(claim.pid)
                 if start is None:
                     continue
                 entry = page.entries.get(claim.pid)
@@ -145,9 +166,8 @@ class Book:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             before = self._path.read_bytes() if self._path.exists() else b""
             page = _Page.read(before)
-            page.age(self._monotonic_s())
+            page.age(self._monotonic_s(), self._born)
             yield page
-            page.age(self._monotonic_s())
             after = page.write()
             if after != before:
                 new = self._path.with_suffix(".new")
@@ -196,25 +216,12 @@ class _Page:
         ]
         return json.dumps({"starts": self.starts, "entries": entries}, indent=1).encode()
 
-    def age(self, now_s: float) -> None:
+    def age(self, now_s: float, born: Callable[[int], int | None]) -> None:
         """Start the clock of the newly dead, drop those whose time is up."""
         for pid, entry in list(self.entries.items()):
             if entry.start is None:
                 continue
-            if entry.dead_since is None and start_time(pid) != entry.start:
+            if entry.dead_since is None and born(pid) != entry.start:
                 entry.dead_since = now_s
             if entry.dead_since is not None and now_s - entry.dead_since >= entry.linger_s:
                 del self.entries[pid]
-
-
-def start_time(pid: int) -> int | None:
-    """Return a living process's start in clock ticks since boot; None: gone, or a zombie.
-
-    Together with the pid it names a process for good (proc(5), field 22 of stat).
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state in {"Z", "X"} else int(fields[18])

@@ -109,7 +109,7 @@ def prepare(home: Path, python: str = sys.executable, facts: Mapping[str, str] |
     bin_folder = home / "bin"
     bin_folder.mkdir(parents=True, exist_ok=True)
     defaults = {HOME: str(home), **(facts or {})}
-    exports = "".join(f': "${{{name}={shlex.quote(value)}}}"\nexport {name}\n' for name, value in defaults.items())
+    exports = "".join(f"{name}=${{{name}-{shlex.quote(value)}}}\nexport {name}\n" for name, value in defaults.items())
     package_root = shlex.quote(str(Path(__file__).parents[2]))
     interpreter = shlex.quote(python)
     head = f"#!/bin/sh\n{exports}"
