@@ -72,6 +72,7 @@ class ProcessServiceManager:
             HostFault: a server of this manager runs already, the program is missing or cannot be
                 executed, or the supervisor could not be started.
         """
+        await self._dead_server_is_buried()
         if self._is_supervised():
             msg = f"{self._state_dir}: a server runs already: stop it first"
             raise HostFault(msg)
@@ -175,6 +176,15 @@ class ProcessServiceManager:
         await self._kill([key for key, _ in self._survivors()])
 
     # ------------------------------------------------------------------ the supervisor
+
+    async def _dead_server_is_buried(self) -> None:
+        """Wait while the supervisor of a server that died by itself still ends what that one left."""
+        deadline_s = time.monotonic() + _STOP_MARGIN_S
+        while self._is_supervised() and time.monotonic() < deadline_s:
+            status = self._status()
+            if status is None or status.activity != Activity.FAILED.value:
+                return
+            await asyncio.sleep(_POLL_S)
 
     def _is_supervised(self) -> bool:
         supervisor = self._supervisor

@@ -28,9 +28,11 @@ import itertools
 EPOCH_S = 1_767_225_600.0
 """Unix time at which a fake clock starts: 2026-01-01 00:00 UTC."""
 
-# Passes of the event loop in which nobody may go to sleep before it counts as quiet, on an event
-# loop that does not show its queue.
-_QUIET_PASSES = 50
+# Passes of the event loop in a row that find nobody who can run before the clock jumps: a second one
+# is never made by a loop that is being stopped, whose sleepers have nothing to wait for.
+_QUIET_PASSES = 2
+# The same on an event loop that does not show its queue: as long as any chain of callbacks takes.
+_BLIND_PASSES = 50
 
 
 class FakeClock:
@@ -64,7 +66,7 @@ class FakeClock:
             # Sleepers of a loop that has ended will never be woken.
             self._sleepers.clear()
             self._watched = loop
-            loop.call_soon(self._jump_when_quiet, loop, _QUIET_PASSES)
+            self._watch(loop)
         woken: asyncio.Future[None] = loop.create_future()
         heapq.heappush(self._sleepers, (self._now_s + seconds, next(self._order), woken))
         await woken
@@ -75,13 +77,17 @@ class FakeClock:
         while self._sleepers and self._sleepers[0][0] <= self._now_s:
             self._wake(heapq.heappop(self._sleepers)[2])
 
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon(self._jump_when_quiet, loop, _QUIET_PASSES if hasattr(loop, "_ready") else _BLIND_PASSES)
+
     def _jump_when_quiet(self, loop: asyncio.AbstractEventLoop, passes_left: int) -> None:
         # The loop's queue of callbacks that can run now tells exactly whether anybody else can;
         # asyncio has no public way to ask.
-        queue = getattr(loop, "_ready", None)
-        passes_left = (0 if not queue else 1) if queue is not None else passes_left - 1
-        if passes_left > 0:
-            loop.call_soon(self._jump_when_quiet, loop, passes_left)
+        if getattr(loop, "_ready", None):
+            self._watch(loop)
+            return
+        if passes_left > 1:
+            loop.call_soon(self._jump_when_quiet, loop, passes_left - 1)
             return
         while self._sleepers and self._sleepers[0][2].done():  # cancelled
             heapq.heappop(self._sleepers)
@@ -91,7 +97,7 @@ class FakeClock:
         due_s, _, woken = heapq.heappop(self._sleepers)
         self._now_s = max(self._now_s, due_s)
         self._wake(woken)
-        loop.call_soon(self._jump_when_quiet, loop, _QUIET_PASSES)
+        self._watch(loop)
 
     @staticmethod
     def _wake(woken: asyncio.Future[None]) -> None:
