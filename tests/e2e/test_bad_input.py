@@ -1,0 +1,144 @@
+"""Every wrong file or option: one line that names the place and the remedy, nothing written."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Every path under ``root`` with what it holds."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def refused(project: Project, *arguments: str, code: int = 2) -> str:
+    """Run tuner, hold what is true of every refusal, and return the line."""
+    before = tree(project.root)
+    done = project.tuner(*arguments)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("tuner: error: ")
+    assert "Traceback" not in done.stderr
+    assert tree(project.root) == before
+    return lines[0].removeprefix("tuner: error: ")
+
+
+def in_study(old: str, new: str) -> Callable[[Project], None]:
+    return lambda project: replace(project.root / "studies" / "tiny.toml", old, new)
+
+
+def in_space(old: str, new: str) -> Callable[[Project], None]:
+    return lambda project: replace(project.root / "search_spaces" / "sglang-mtp.toml", old, new)
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "place", "remedy"),
+    [
+        (in_study("trials =", "trails ="), "studies/tiny.toml: budget.trails", "did you mean trials?"),
+        (in_study("trials = 3", 'trials = "3"'), "studies/tiny.toml: budget.trials", "must be a whole number"),
+        (in_study("seed = 3", "seed = -3"), "studies/tiny.toml: seed", "must be at least 0"),
+        (in_study("soak_s = 0.5", "soak_s = -0.5"), "studies/tiny.toml: workload.soak_s", "must be at least 0"),
+        (in_study("ladder = [1, 8]", "ladder = [8, 1]"), "studies/tiny.toml: workload.ladder", "must start with 1"),
+        (in_study("ladder = [1, 8]", "ladder = [1, 8, 4]"), "studies/tiny.toml: workload.ladder", "must ascend"),
+        (in_study('engine = "sglang"', 'engine = "sgl"'), "studies/tiny.toml: engine", "known: llamacpp, sglang"),
+        (in_study('"sglang-mtp"', '"sglang-mpt"'), "studies/tiny.toml: space", 'did you mean "sglang-mtp"?'),
+        (in_study('"sglang-mtp"', '"../sglang-mtp"'), "studies/tiny.toml: space", "without a path"),
+        (in_study('"sglang-mtp"', '"llamacpp-cpu"'), "studies/tiny.toml: space", 'is of engine "llamacpp"'),
+        (
+            in_study('"--mem-fraction-static", "0.8"', '"--mem-fraction-static", "0.97"'),
+            "studies/tiny.toml: server.command",
+            "mem_fraction_static=0.97 is outside 0.6 to 0.95",
+        ),
+        (
+            in_study('"--mem-fraction-static", "0.8", ', ""),
+            "studies/tiny.toml: server.command",
+            "--mem-fraction-static",
+        ),
+        (in_study('"--speculative-num-steps", "3"', '"--speculative-num-steps", "x"'), "server.command", "steps"),
+        (in_study("[budget]", "[budget"), "studies/tiny.toml: is not valid TOML", "at line "),
+        (in_study("[simulated]", '[[hosts]]\nkind = "ssh"\nname = "g"\n[simulated]'), "hosts[0].kind", "next release"),
+        (in_study("4gpu", "5gpu"), "studies/tiny.toml: simulated.profile", "did you mean"),
+        (in_space("low = 0\nhigh = 16", "low = 16\nhigh = 0"), "parameters.speculative_num_steps", "inverted"),
+        (in_space("low = 0\nhigh = 16", "low = 3\nhigh = 3"), "parameters.speculative_num_steps", "range is empty"),
+        (in_space("num_steps]", "num_stepz]"), "parameters.speculative_num_stepz", 'mean "speculative_num_steps"?'),
+        (in_space("step = 0.01", "stepp = 0.01"), "parameters.mem_fraction_static.stepp", "did you mean step?"),
+    ],
+)
+def test_a_wrong_file_is_refused(project: Project, spoil: Callable[[Project], None], place: str, remedy: str) -> None:
+    spoil(project)
+    line = refused(project, "run", "--study", "tiny")
+    assert place in line
+    assert remedy in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run",), "Missing option '--study'"),
+        (("run", "--study", "tiny", "--trails", "3"), "No such option: --trails"),
+        (("run", "--study", "tiny", "--trials", "0"), "--trials"),
+        (("run", "--study", "tiny", "--trials", "many"), "--trials"),
+        (("runn", "--study", "tiny"), "No such command 'runn'"),
+        (("run", "--study", "tinny"), 'did you mean "tiny"? (known: tiny)'),
+        (("run", "--study", "../tiny"), 'the study name "../tiny" is not allowed'),
+        (("status", "--study", "../tiny"), 'the study name "../tiny" is not allowed'),
+        (("front", "--study", "tinny"), 'did you mean "tiny"?'),
+        (("front", "--study", "tiny", "--format", "xml"), "--format"),
+        (("run", "--study", "tiny", "--sampler", "tep"), '--sampler: unknown sampler "tep"; did you mean "tpe"?'),
+        (("run", "--study", "tiny", "--host", "sim7"), '--host: unknown host "sim7"'),
+        (("run", "--study", "tiny", "--host", "user@gpu01"), "--host user@gpu01: hosts reached over SSH come with"),
+        (("run", "--study", "tiny", "--root", "elsewhere"), "has no folder studies/"),
+        (("validate", "--study", "tinny"), 'did you mean "tiny"?'),
+    ],
+)
+def test_a_wrong_option_is_refused(project: Project, arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(project, *arguments)
+
+
+@pytest.mark.parametrize("command", ["run", "status", "front"])
+def test_an_unreadable_database_is_refused(project: Project, command: str) -> None:
+    project.results.mkdir()
+    (project.results / "study.db").write_bytes(b"this is not a database, although long enough to be one" * 100)
+    assert "studies/tiny/study.db" in refused(project, command, "--study", "tiny")
+
+
+@pytest.mark.parametrize("command", ["status", "front"])
+def test_a_study_that_never_ran_says_how_to_begin(project: Project, command: str) -> None:
+    project.results.mkdir()
+    assert "tuner run --study tiny" in refused(project, command, "--study", "tiny")
+
+
+def test_validate_prints_trial_0_and_the_plan_and_touches_nothing(project: Project) -> None:
+    before = tree(project.root)
+    done = project.tuner("validate", "--study", "tiny", "--trials", "7")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^sglang serve \\\n  --model-path Qwen/", done.stdout)
+    assert "  --mem-fraction-static 0.8 \\\n" in done.stdout
+    assert "study      tiny (SIMULATED)" in done.stdout
+    assert "trials     7, sampler auto, seed 3" in done.stdout
+    assert tree(project.root) == before
+
+
+def test_without_a_command_tuner_says_what_it_can_do(project: Project) -> None:
+    done = project.tuner()
+    assert done.returncode == 0
+    assert "validate" in done.stdout
