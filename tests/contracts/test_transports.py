@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import pytest
+
+from tuner.errors import TransportFault
+from tuner.hosts.files import process_stat
 from tuner.hosts.local import LocalTransport
 from tuner.ports import HostTransport
 from tuner.testing.transport_suite import TransportSuite
@@ -17,3 +22,33 @@ class TestLocalTransport(TransportSuite):
 def test_a_local_command_gets_the_environment_of_its_transport() -> None:
     result = asyncio.run(LocalTransport({"PATH": "/usr/bin:/bin", "WHO": "me"}).run(("sh", "-c", "echo $WHO $HOME")))
     assert result.stdout == "me\n"
+
+
+def test_a_cancelled_command_has_ended_when_the_cancellation_is_through(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(LocalTransport().run(("sh", "-c", f"echo $$ > '{pid_file}'; exec sleep 300")))
+        while not pid_file.exists() or not pid_file.read_text():  # noqa: ASYNC110 - another process sets no event
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert process_stat(int(pid_file.read_text())) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_program_that_may_not_be_executed_is_status_126(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o600)
+    assert asyncio.run(LocalTransport().run((str(program),))).status == 126
+
+
+def test_a_program_that_is_none_is_unknown_and_named(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF nonsense")
+    program.chmod(0o700)
+    with pytest.raises(TransportFault, match="program: cannot be started"):
+        asyncio.run(LocalTransport().run((str(program),)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.errors import TransportFault
+from tuner.errors import HostFault, TransportFault
 from tuner.hosts import files
 from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.status import Status, read_status
@@ -297,6 +297,52 @@ def test_a_crash_loop_restarts_with_new_pids_and_each_life_starts_without_childr
         assert (await manager.state()).activity is Activity.INACTIVE
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.03, 0.1])
+def test_a_start_that_is_cancelled_can_be_stopped_at_once(tmp_path: Path, delay_s: float) -> None:
+    async def scenario() -> None:
+        manager = manager_of(tmp_path)
+        starting = asyncio.ensure_future(manager.start(python(DAEMON_MAKER)))
+        await asyncio.sleep(delay_s)
+        starting.cancel()
+        await asyncio.wait({starting})
+        began_s = time.monotonic()
+        await manager.stop(grace_s=0.0)
+        assert time.monotonic() - began_s < PATIENCE_S, "the stop was read with the order, and forgotten"
+        assert await manager.leftovers() == ()
+        assert not any(files.is_running(key) for key in status_of(tmp_path).processes)
+
+    asyncio.run(scenario())
+
+
+def test_a_program_that_cannot_be_executed_is_the_hosts_fault_and_named(tmp_path: Path) -> None:
+    program = tmp_path / "nonsense-server"
+    program.write_bytes(b"\x7fELF nonsense")
+    program.chmod(0o700)
+
+    async def scenario() -> None:
+        manager = manager_of(tmp_path / "host")
+        with pytest.raises(HostFault, match=r"nonsense-server could not be executed: .*Exec format error"):
+            await manager.start(Command(argv=(str(program),)))
+        assert (await manager.state()).activity is Activity.FAILED
+        await manager.stop(grace_s=1.0)
+
+    asyncio.run(scenario())
+
+
+def test_log_and_status_are_for_the_owner_only_and_old_starts_are_forgotten(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        manager = manager_of(tmp_path)
+        for _ in range(3):
+            await manager.start(python("print('key=secret')"))
+            await dead(manager)
+        await manager.stop(grace_s=1.0)
+
+    asyncio.run(scenario())
+    (directory,) = tmp_path.glob("start-*")
+    for path in (directory, directory / "log", directory / "status.json"):
+        assert path.stat().st_mode & 0o077 == 0
 
 
 def test_the_supervisor_survives_what_a_closing_terminal_sends(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.hosts import files
-from tuner.hosts.process import decode_prefix
+from tuner.hosts.files import decode_prefix
 from tuner.hosts.status import STATUS, Status, read_status, write_status
 
 

@@ -1,14 +1,15 @@
-"""Files and processes of this machine: atomic replacement, and what ``/proc`` says of a process.
+"""Files and processes of this machine: atomic replacement, text cut at a cursor, and what ``/proc`` says.
 
 Standard library only, and little of it: the supervisor starts with this.
 
 A process is known by its PID *and* its start time (clock ticks since boot, field 22 of
 ``/proc/PID/stat``, proc_pid_stat(5)), because PIDs are used again; a signal goes through a pidfd
-opened before the start time is compared, so it can never reach a successor.
+opened before the start time is compared, so it can never reach a successor (Linux 5.3 or later).
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import tempfile
@@ -150,3 +151,15 @@ def kill_all(keys: Iterable[ProcessKey], *, timeout_s: float) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def decode_prefix(piece: bytes, *, is_last: bool) -> tuple[str, int]:
+    """Decode UTF-8 up to the last whole character.
+
+    Returns the text and how many bytes it took: a character cut at the end is left for the next
+    piece unless this one is the last. Bytes that are not UTF-8 are replaced.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(piece, final=is_last)
+    held_back, _ = decoder.getstate()
+    return text, len(piece) - len(held_back)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import hashlib
 import json
 import os
@@ -136,7 +135,7 @@ class ProcessServiceManager:
         except OSError as error:
             msg = f"{self._directory / LOG}: cannot be read: {error}"
             raise TransportFault(msg) from error
-        text, used = decode_prefix(piece, is_last=is_complete and len(piece) < _CHUNK_BYTES)
+        text, used = files.decode_prefix(piece, is_last=is_complete and len(piece) < _CHUNK_BYTES)
         return LogChunk(text=text, cursor=f"{self._directory.name}:{offset + used}")
 
     async def stop(self, *, grace_s: float) -> None:
@@ -216,11 +215,13 @@ class ProcessServiceManager:
         directory = self._state_dir / f"start-{uuid.uuid4().hex[:12]}"
         try:
             self._forget_old_starts()
-            directory.mkdir(parents=True)
+            self._state_dir.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700)
             with (directory / "supervisor.err").open("wb") as errors:
                 supervisor = subprocess.Popen(
                     [sys.executable, "-E", "-S", "-m", "tuner.hosts.supervisor", "--state-dir", str(directory)],
                     cwd=_PACKAGE_ROOT,
+                    bufsize=0,  # nothing half written is left to fail at the close
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -236,9 +237,10 @@ class ProcessServiceManager:
     @staticmethod
     def _ask(supervisor: subprocess.Popen[bytes], message: Mapping[str, object]) -> None:
         assert supervisor.stdin is not None
+        rest = memoryview(json.dumps(message).encode() + b"\n")
         try:
-            supervisor.stdin.write(json.dumps(message).encode() + b"\n")
-            supervisor.stdin.flush()
+            while rest:
+                rest = rest[supervisor.stdin.write(rest) :]
         except (BrokenPipeError, ValueError):
             # It has just ended by itself; whoever asks looks at its status next.
             return
@@ -310,15 +312,3 @@ def _close(supervisor: subprocess.Popen[bytes]) -> None:
     for pipe in (supervisor.stdin, supervisor.stdout):
         if pipe is not None:
             pipe.close()
-
-
-def decode_prefix(piece: bytes, *, is_last: bool) -> tuple[str, int]:
-    """Decode UTF-8 up to the last whole character.
-
-    Returns the text and how many bytes it took: a character cut at the end is left for the next
-    piece unless this one is the last. Bytes that are not UTF-8 are replaced.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(piece, final=is_last)
-    held_back, _ = decoder.getstate()
-    return text, len(piece) - len(held_back)

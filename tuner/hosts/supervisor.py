@@ -56,7 +56,8 @@ class Supervisor:
         self._stop_grace_s: float | None = None
         self._main_ended = False
         self._looked_s = time.monotonic()
-        self._buffer = b""
+        self._buffer = b""  # an unfinished line
+        self._lines: list[bytes] = []  # not yet taken
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._wake, write_end = os.pipe()
@@ -81,6 +82,7 @@ class Supervisor:
             self._say(b"failed")
             return
         self._say(b"started")
+        self._take_requests()  # a stop may have come with the order
         while self._stop_grace_s is None:
             self._wait(_LOOK_S)
             if self._main_ended:
@@ -106,7 +108,8 @@ class Supervisor:
             if os.getppid() != supervisor_pid:  # it died before the line above
                 os._exit(1)
 
-        with (self._directory / LOG).open("ab") as log:
+        # For the owner only: servers log their keys.
+        with open(self._directory / LOG, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             try:
                 server = subprocess.Popen(
                     order.argv,
@@ -204,7 +207,8 @@ class Supervisor:
             if key.fd == self._wake:
                 os.read(self._wake, 4096)
             else:
-                self._read_requests()
+                self._read_lines()
+        self._take_requests()
         self._reap()
         if os.getppid() != self._order.owner_pid:
             # A second line of defence: another process may have inherited the pipe's other end.
@@ -229,21 +233,20 @@ class Supervisor:
                     ended_s=time.time(),
                 )
 
-    def _read_requests(self) -> None:
-        for line in self._read_lines():
-            self._request_stop(float(json.loads(line)["stop"]), "requested")
+    def _take_requests(self) -> None:
+        while self._lines:
+            self._request_stop(float(json.loads(self._lines.pop(0))["stop"]), "requested")
 
-    def _read_lines(self) -> list[bytes]:
+    def _read_lines(self) -> None:
         try:
             piece = os.read(0, 1 << 20)
         except BlockingIOError:
-            return []
+            return
         if not piece:
             self._selector.unregister(0)
             self._request_stop(_ORPHANED_GRACE_S, _ORPHANED)
-            return []
         *lines, self._buffer = (self._buffer + piece).split(b"\n")
-        return lines
+        self._lines += lines
 
     def _await_order(self) -> Order | None:
         """Return the first line; None: the tuner was gone before it was written."""
@@ -251,11 +254,10 @@ class Supervisor:
             for key, _ in self._selector.select(_LOOK_S):
                 if key.fd == self._wake:
                     os.read(self._wake, 4096)
-                    continue
-                lines = self._read_lines()
-                if lines:
-                    self._buffer = b"".join(line + b"\n" for line in lines[1:]) + self._buffer
-                    return Order(**json.loads(lines[0]))
+                else:
+                    self._read_lines()
+            if self._lines:
+                return Order(**json.loads(self._lines.pop(0)))
         return None
 
     @staticmethod
