@@ -25,6 +25,7 @@ from tuner.config.resolve import Overrides
 from tuner.config.study_file import FOLDER as STUDIES
 from tuner.config.study_file import read_study
 from tuner.errors import EvidenceError, HostFault, PreflightError, StudyFileError, TooManyFaults, TunerError, UsageError
+from tuner.model.study import StudySpec
 from tuner.screen.live import LiveScreen
 from tuner.screen.plain import PlainScreen
 from tuner.screen.plan import command_lines, ending_lines, plan_lines
@@ -102,10 +103,10 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
     Ctrl-C once ends the running trials, cleans up and saves; the same command goes on later.
     Twice leaves at once.
     """
-    from tuner.wiring.study import load_study, run_study  # noqa: PLC0415  seconds, only where it is needed
-
     overrides = Overrides(trials=trials, sampler=sampler, seed=seed, speed=speed, simulated_hosts=hosts, host=host)
-    spec = load_study(root, study, overrides)
+    spec = _load(root, study, overrides)
+    from tuner.wiring.study import run_study  # noqa: PLC0415  see _load
+
     console = Console(stderr=True)
     screen = LiveScreen(console) if console.is_terminal and not plain else PlainScreen(_prose)
     with screen:
@@ -127,12 +128,13 @@ def validate(  # noqa: PLR0913, PLR0917  each is an option
     host: Host = None,
 ) -> int:
     """Print trial 0's command and the plan; touch nothing."""
-    from tuner.wiring.study import load_study  # noqa: PLC0415  seconds, only where it is needed
-
     overrides = Overrides(trials=trials, sampler=sampler, seed=seed, speed=speed, simulated_hosts=hosts, host=host)
-    spec = load_study(root, study, overrides)
+    spec = _load(root, study, overrides)
+    from tuner.engines import engine  # noqa: PLC0415  see _load
+
+    scrub = engine(spec.engine).scrub
     for line in [*command_lines(spec.base), "", *plan_lines(spec)]:
-        print(line)
+        print(scrub(line))
     return 0
 
 
@@ -198,6 +200,13 @@ def running_driver(directory: Path) -> str | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def _load(root: Path, study: str, overrides: Overrides) -> StudySpec:
+    read_study(root, study)  # a wrong file is refused before the seconds that loading all parts takes
+    from tuner.wiring.study import load_study  # noqa: PLC0415
+
+    return load_study(root, study, overrides)
 
 
 def _directory(root: Path, study: str) -> Path:

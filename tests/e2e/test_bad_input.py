@@ -133,6 +133,7 @@ def test_validate_prints_trial_0_and_the_plan_and_touches_nothing(project: Proje
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^sglang serve \\\n  --model-path Qwen/", done.stdout)
     assert "  --mem-fraction-static 0.8 \\\n" in done.stdout
+    assert "planted-s3cret" not in done.stdout
     assert "study      tiny (SIMULATED)" in done.stdout
     assert "trials     7, sampler auto, seed 3" in done.stdout
     assert tree(project.root) == before

@@ -30,6 +30,11 @@ def test_a_command_is_written_one_flag_a_line_and_reads_back_as_the_same_argv() 
     assert shlex.split(joined) == ["SGLANG_LOG_MS=1", "PLACE=/a b", *AWKWARD.argv]
 
 
+def test_secrets_of_the_environment_are_not_shown() -> None:
+    command = Command(argv=("serve",), env=(("HF_TOKEN", "s3cret"), ("HOME", "/h")))
+    assert command_lines(command) == ["HF_TOKEN=*** \\", "  HOME=/h \\", "  serve"]
+
+
 def test_a_bare_command_is_one_line() -> None:
     assert command_lines(Command(argv=("serve",))) == ["serve"]
 

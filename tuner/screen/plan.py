@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +15,16 @@ from tuner.model.workload import Workload
 from tuner.screen.words import duration, settings, short_names
 
 _LABEL_WIDTH = 11
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
 def command_lines(command: Command) -> list[str]:
     """Quote a command for a POSIX shell, one flag with its values a line.
 
-    Only for reading: what is started is the tuple itself, never this text.
+    Only for reading: what is started is the tuple itself, never this text. Values of the
+    environment that look secret are hidden; those in argv are the engine's to scrub.
     """
-    lines = [f"{key}={shlex.quote(value)}" for key, value in command.env]
+    lines = [f"{key}={'***' if _SECRET.search(key) else shlex.quote(value)}" for key, value in command.env]
     words: list[str] = []
     for word in command.argv:
         if word.startswith("-") and words:
