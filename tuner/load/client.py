@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tuner.errors import MeasurementFault
 from tuner.load.http import HttpSlot
@@ -20,14 +20,29 @@ from tuner.stats.latency import percentile, ttft_s
 from tuner.stats.speculation import acceptance_length, step_time_s
 from tuner.stats.window import Window, is_in_window, median_decode_s, opening_s
 
-# Both limits together say that the client was the bottleneck. They are coarse: this client
-# cannot yet say how late each stamp is, only that it had no time left and ran late.
-MAX_CLIENT_LAG_P99_S = 0.05
-MAX_CLIENT_CPU_SHARE = 0.9
 _TICK_S = 0.02  # of the lag ticker
 _PROGRESS_S = 0.2
 _CONTROL_TIMEOUT_S = 5.0  # counters and abort: the leg does not wait longer for what only explains it
 _WARM_UP_SALT = "warm-up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """Beyond both of these the client was the bottleneck: it had no time left and ran late.
+
+    They are coarse, because this client cannot say how late each single stamp is.
+
+    Attributes:
+        lag_p99_s: 99th percentile of the event loop's lag.
+        cpu_share: CPU seconds of the process a wall second.
+    """
+
+    lag_p99_s: float = 0.05
+    cpu_share: float = 0.9
+
+    def are_exceeded(self, lag_p99_s: float | None, cpu_share: float) -> bool:
+        """Whether both are; an unknown lag exceeds nothing."""
+        return lag_p99_s is not None and lag_p99_s > self.lag_p99_s and cpu_share > self.cpu_share
 
 
 class _ClientWatch:
@@ -76,10 +91,12 @@ class HttpLoadGenerator:
 
     Args:
         connect: base URL -> slot.
+        limits: of the client itself.
     """
 
-    def __init__(self, *, connect: Connect = HttpSlot) -> None:
+    def __init__(self, *, connect: Connect = HttpSlot, limits: ClientLimits = ClientLimits()) -> None:
         self._connect = connect
+        self._limits = limits
         self._request_s: float | None = None
         self._prompts: tuple[str, tuple[Prompt, ...]] | None = None
 
@@ -113,10 +130,11 @@ class HttpLoadGenerator:
             cpu_share, lag_p99_s = watch.cpu_share, watch.lag_p99_s
             after = await _counters(target, control)
         await _abort(target, control)
-        if lag_p99_s is not None and lag_p99_s > MAX_CLIENT_LAG_P99_S and cpu_share > MAX_CLIENT_CPU_SHARE:
+        if self._limits.are_exceeded(lag_p99_s, cpu_share):
             raise MeasurementFault(
-                f"concurrency {leg.concurrency}: the client was the bottleneck: its loop ran {lag_p99_s * 1e3:.0f} ms "
-                f"late (p99) at {cpu_share:.0%} of a core; free the machine that runs the load and measure again"
+                f"{target.base_url}, concurrency {leg.concurrency}: the client was the bottleneck: its loop ran "
+                f"{(lag_p99_s or 0.0) * 1e3:.0f} ms late (p99) at {cpu_share:.0%} of a core; "
+                "free the machine that makes the load and measure again"
             )
         self._remember(loop.records)
         window = Window(start_s=0.0, end_s=0.0) if reading is None else reading.window

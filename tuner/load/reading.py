@@ -15,6 +15,7 @@ from tuner.stats.window import (
     arrivals_of,
     horizon_s,
     is_in_window,
+    mean_gap_s,
     median_decode_s,
     tokens_per_chunk,
 )
@@ -56,7 +57,9 @@ class LegReader:
         for record in records[self._read :]:
             self._take(record)
         self._read = len(records)
-        window = Window(start_s=self.opened_s, end_s=horizon_s([tally.stamps_s for tally in live], now_s=now_s))
+        stamps_s = [tally.stamps_s for tally in live]
+        gap_s = mean_gap_s([*stamps_s, *(record.chunk_s for record in records)])
+        window = Window(start_s=self.opened_s, end_s=horizon_s(stamps_s, now_s=now_s, gap_s=gap_s))
         per_chunk = tokens_per_chunk(records)
         curves = [arrivals_of(record, per_chunk) for record in self._uncounted]
         curves += [tally.arrivals(per_chunk) for tally in live]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tuner.model.metric import Estimate
@@ -130,7 +130,17 @@ def opening_s(
     return moment if moment is not None and moment <= now_s else None
 
 
-def horizon_s(live_stamps_s: Sequence[Sequence[float]], *, now_s: float) -> float:
+def mean_gap_s(streams_stamps_s: Iterable[Sequence[float]]) -> float | None:
+    """Return the mean gap between chunks of the same stream; None when no stream has two."""
+    seconds, gaps = 0.0, 0
+    for stamps in streams_stamps_s:
+        if len(stamps) > 1:
+            seconds += stamps[-1] - stamps[0]
+            gaps += len(stamps) - 1
+    return seconds / gaps if gaps else None
+
+
+def horizon_s(live_stamps_s: Sequence[Sequence[float]], *, now_s: float, gap_s: float | None) -> float:
     """Return the latest time up to which the tokens of all streams are known.
 
     The tokens of the chunk under way are unknown until it arrives, so the horizon is the
@@ -140,14 +150,13 @@ def horizon_s(live_stamps_s: Sequence[Sequence[float]], *, now_s: float) -> floa
     Args:
         live_stamps_s: chunk arrivals of each stream in flight.
         now_s: the present.
+        gap_s: mean gap between chunks in the leg; None: every stream is a single chunk,
+            whose tokens belong to its own moment.
     """
-    decoding = [stamps for stamps in live_stamps_s if stamps]
-    gaps = sum(len(stamps) - 1 for stamps in decoding)
-    if gaps == 0:
-        return min((stamps[-1] for stamps in decoding), default=now_s)
-    mean_gap = sum(stamps[-1] - stamps[0] for stamps in decoding) / gaps
-    oldest = now_s - STALLED_GAPS * max(mean_gap, 1e-3)
-    return min((stamps[-1] for stamps in decoding if stamps[-1] >= oldest), default=now_s)
+    if gap_s is None:
+        return now_s
+    oldest = now_s - STALLED_GAPS * gap_s
+    return min((stamps[-1] for stamps in live_stamps_s if stamps and stamps[-1] >= oldest), default=now_s)
 
 
 def required_batches(concurrency: int) -> int:

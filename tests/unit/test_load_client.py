@@ -1,0 +1,273 @@
+"""Legs of the load generator over made-up connections: no socket, the whole control flow."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from tuner.errors import MeasurementFault, StudyFileError, UsageError
+from tuner.load.client import ClientLimits, HttpLoadGenerator
+from tuner.load.loop import FAILURE_PAUSE_S
+from tuner.load.stream import Failure, StreamEnd, StreamSink
+from tuner.model.record import LegResult, RequestRecord, RequestStatus
+from tuner.model.workload import Workload
+from tuner.ports import HttpCall, HttpReply, Leg, Target
+from tuner.testing.fake_engine import FakeEngine
+
+TARGET = Target(
+    base_url="http://fake", engine=FakeEngine(), workload=Workload(output_tokens=5, request_timeout_s=5.0), seed=3
+)
+LEG = Leg(concurrency=2, min_s=0.1, max_s=0.3, interval=0.5, salt="leg")
+Behaviour = Callable[[HttpCall, StreamSink], Awaitable[StreamEnd]]
+
+
+def usage(total: int, text: str = "x") -> bytes:
+    event = {"choices": [{"text": text}], "usage": {"completion_tokens": total}}
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+async def answer(_: HttpCall, sink: StreamSink) -> StreamEnd:
+    """Send five tokens in two chunks 10 ms apart."""
+    sink.sent(time.perf_counter())
+    sink.feed(usage(1), time.perf_counter())
+    await asyncio.sleep(0.01)
+    sink.feed(usage(5) + b"data: [DONE]\n\n", time.perf_counter())
+    return StreamEnd(ended_s=time.perf_counter(), status=200)
+
+
+async def refuse(_: HttpCall, sink: StreamSink) -> StreamEnd:
+    sink.sent(time.perf_counter())
+    return StreamEnd(ended_s=time.perf_counter(), status=None, failure=Failure.REFUSED, detail="ConnectError")
+
+
+async def hang(_: HttpCall, sink: StreamSink) -> StreamEnd:
+    sink.sent(time.perf_counter())
+    sink.feed(usage(1), time.perf_counter())
+    await asyncio.Event().wait()
+    raise AssertionError("woken")
+
+
+class Connections:
+    """Makes slots that all behave alike, and remembers them."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self.calls: list[HttpCall] = []
+        self.opened = 0
+        self.closed = 0
+
+    def __call__(self, _: str) -> Connections:
+        self.opened += 1
+        return self
+
+    async def stream(self, call: HttpCall, sink: StreamSink) -> StreamEnd:
+        self.calls.append(call)
+        return await self._behaviour(call, sink)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Control:
+    """Answers the counters: each reading 100 tokens and 25 steps further."""
+
+    def __init__(self, status: int = 200) -> None:
+        self._status = status
+        self.paths: list[str] = []
+
+    async def call(self, call: HttpCall) -> HttpReply:
+        self.paths.append(call.path)
+        counts = {"generated_tokens": 100 * len(self.paths), "verify_steps": 25 * len(self.paths)}
+        return HttpReply(status=self._status, body=json.dumps(counts).encode())
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def measure(
+    behaviour: Behaviour, leg: Leg = LEG, target: Target = TARGET, control: Control | None = None
+) -> tuple[LegResult, tuple[RequestRecord, ...], Connections]:
+    connections = Connections(behaviour)
+    generator = HttpLoadGenerator(connect=connections)
+    result, records = asyncio.run(generator.measure(target, leg, control or Control(), lambda *_: None))
+    assert connections.closed == connections.opened == leg.concurrency
+    return result, records, connections
+
+
+def failing(every: int) -> Behaviour:
+    numbers = itertools.count()
+
+    async def behave(call: HttpCall, sink: StreamSink) -> StreamEnd:
+        return await (refuse if next(numbers) % every == every - 1 else answer)(call, sink)
+
+    return behave
+
+
+def test_a_leg_counts_what_it_offered_and_cuts_the_rest() -> None:
+    result, records, connections = measure(answer)
+    cancelled = [r for r in records if r.status is RequestStatus.CANCELLED]
+    assert len(cancelled) <= 2
+    assert result.offered == result.completed == len(records) - len(cancelled)
+    assert len(records) == len(connections.calls)
+    assert result.failed == 0
+    assert result.aggregate_throughput is not None
+    assert result.single_request_throughput is not None
+    assert 0 < result.window_s <= 1.0
+    assert any(record.in_window for record in records)
+    assert {record.slot for record in records} == {0, 1}
+
+
+def test_every_request_asks_for_its_fixed_length_with_a_prompt_of_its_own() -> None:
+    _, _, connections = measure(answer)
+    bodies = [call.body for call in connections.calls if call.body is not None]
+    assert len(bodies) == len(connections.calls)
+    assert {body["max_tokens"] for body in bodies} == {5}
+    assert {body["ignore_eos"] for body in bodies} == {True}
+    assert {call.timeout_s for call in connections.calls} == {5.0}
+    assert len({body["prompt"][:14] for body in bodies}) == len(bodies)
+    assert len({body["seed"] for body in bodies}) == len(bodies)
+
+
+def test_the_acceptance_length_comes_from_the_counters_of_this_leg() -> None:
+    control = Control()
+    result, _, _ = measure(answer, control=control)
+    assert control.paths == ["/counters", "/counters", "/abort"]
+    assert result.acceptance_length == 4.0
+    assert result.single_request_throughput is not None
+    assert result.step_time_s == pytest.approx(4.0 / result.single_request_throughput.value)
+
+
+def test_counters_that_cannot_be_read_are_not_measured() -> None:
+    result, _, _ = measure(answer, control=Control(status=503))
+    assert result.acceptance_length is None
+    assert result.step_time_s is None
+
+
+def test_a_failing_request_does_not_stop_the_leg_and_is_counted() -> None:
+    result, records, _ = measure(failing(every=3))
+    refused = [r for r in records if r.status is RequestStatus.REFUSED]
+    assert result.failed == len(refused) > 0
+    assert result.completed > 0
+    assert result.offered == result.completed + result.failed
+    assert result.aggregate_throughput is not None
+    assert not any(record.in_window for record in refused)
+
+
+def test_a_dead_server_is_not_hammered_and_measures_nothing() -> None:
+    leg = replace(LEG, concurrency=1)
+    result, records, connections = measure(refuse, leg)
+    assert len(connections.calls) <= 0.5 / FAILURE_PAUSE_S + 1 + (records[-1].ended_s - records[0].sent_s) / 0.05
+    gaps = [after.sent_s - before.ended_s for before, after in itertools.pairwise(records)]
+    assert min(gaps) >= FAILURE_PAUSE_S * 0.9
+    assert (result.aggregate_throughput, result.single_request_throughput, result.ttft_median_s) == (None, None, None)
+    assert (result.completed, result.window_s, result.converged) == (0, 0.0, False)
+    assert result.failed == result.offered > 0
+
+
+def test_a_leg_whose_requests_stall_ends_at_its_longest_time() -> None:
+    started = itertools.count()
+
+    async def stall(call: HttpCall, sink: StreamSink) -> StreamEnd:
+        return await (answer if next(started) < 3 else hang)(call, sink)
+
+    result, records, _ = measure(stall)
+    assert sum(r.status is RequestStatus.CANCELLED for r in records) == 2
+    assert not result.converged
+    assert result.window_s >= 0.25
+    assert result.aggregate_throughput is not None
+    assert result.aggregate_throughput.value < 50
+
+
+def test_a_lone_request_converges_on_five_requests() -> None:
+    result, _, _ = measure(answer, replace(LEG, concurrency=1, min_s=0.05, max_s=5.0))
+    assert result.converged
+    assert result.single_request_throughput is not None
+    assert result.single_request_throughput.samples >= 5
+
+
+def test_progress_is_reported_while_a_leg_runs() -> None:
+    seen: list[tuple[float, float | None]] = []
+    generator = HttpLoadGenerator(connect=Connections(answer))
+    leg = replace(LEG, min_s=0.5, max_s=0.5)
+    asyncio.run(generator.measure(TARGET, leg, Control(), lambda at, rate: seen.append((at, rate))))
+    assert seen
+    assert [at for at, _ in seen] == sorted(at for at, _ in seen)
+    assert (seen[-1][1] or 0) > 0
+
+
+def test_cancelling_a_leg_closes_every_connection_at_once() -> None:
+    connections = Connections(hang)
+
+    async def run() -> float:
+        generator = HttpLoadGenerator(connect=connections)
+        task = asyncio.create_task(generator.measure(TARGET, LEG, Control(), lambda *_: None))
+        await asyncio.sleep(0.05)
+        began = time.perf_counter()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(asyncio.all_tasks()) == 1
+        return time.perf_counter() - began
+
+    assert asyncio.run(run()) < 1.0
+    assert connections.closed == connections.opened == 2
+
+
+def test_an_error_of_the_person_s_ends_the_leg_and_closes_its_connections() -> None:
+    async def mistaken(_: HttpCall, sink: StreamSink) -> StreamEnd:
+        sink.sent(time.perf_counter())
+        raise UsageError("no such scheme")
+
+    connections = Connections(mistaken)
+    with pytest.raises(UsageError, match="no such scheme"):
+        asyncio.run(HttpLoadGenerator(connect=connections).measure(TARGET, LEG, Control(), lambda *_: None))
+    assert connections.closed == 2
+
+
+def test_prompts_that_cannot_be_read_are_said_before_anything_is_sent() -> None:
+    connections = Connections(answer)
+    target = replace(TARGET, workload=replace(TARGET.workload, prompts="nowhere.jsonl"))
+    with pytest.raises(StudyFileError, match=r"nowhere\.jsonl"):
+        asyncio.run(HttpLoadGenerator(connect=connections).measure(target, LEG, Control(), lambda *_: None))
+    assert connections.opened == 0
+
+
+def test_a_client_beyond_its_limits_is_a_fault_of_the_measurement() -> None:
+    generator = HttpLoadGenerator(connect=Connections(answer), limits=ClientLimits(lag_p99_s=-1.0, cpu_share=0.0))
+    with pytest.raises(MeasurementFault, match="concurrency 2: the client was the bottleneck"):
+        asyncio.run(generator.measure(TARGET, LEG, Control(), lambda *_: None))
+
+
+def test_a_client_is_the_bottleneck_only_when_it_is_both_late_and_busy() -> None:
+    limits = ClientLimits()
+    assert limits.are_exceeded(0.06, 0.95)
+    assert not limits.are_exceeded(0.06, 0.85)
+    assert not limits.are_exceeded(0.04, 0.95)
+    assert not limits.are_exceeded(None, 0.95)
+
+
+def test_a_warm_up_sends_exactly_its_requests_and_counts_for_nothing() -> None:
+    connections = Connections(answer)
+    records = asyncio.run(HttpLoadGenerator(connect=connections).warm_up(TARGET, 7, 3))
+    assert len(records) == len(connections.calls) == 7
+    assert not any(record.in_window for record in records)
+    assert connections.closed == connections.opened == 3
+
+
+def test_no_more_connections_warm_up_than_there_are_requests() -> None:
+    connections = Connections(answer)
+    generator = HttpLoadGenerator(connect=connections)
+    assert len(asyncio.run(generator.warm_up(TARGET, 2, 64))) == 2
+    assert connections.opened == 2
+    assert asyncio.run(generator.warm_up(TARGET, 0, 4)) == ()
+
+
+def test_a_warm_up_against_a_dead_server_ends_with_its_failures() -> None:
+    records = asyncio.run(HttpLoadGenerator(connect=Connections(refuse)).warm_up(TARGET, 3, 1))
+    assert [record.status for record in records] == [RequestStatus.REFUSED] * 3

@@ -1,0 +1,122 @@
+"""Order of prompts, staggering, and the rules that end a leg."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.load.prompts import Prompt
+from tuner.load.schedule import (
+    PromptQueue,
+    evaluation_period_s,
+    is_hopeless,
+    is_narrow,
+    is_over,
+    salted,
+    start_delay_s,
+)
+from tuner.model.metric import Estimate
+from tuner.ports import Leg
+
+PROMPTS = [Prompt(id=f"p{i}", text=f"text {i}") for i in range(5)]
+
+
+def leg(concurrency: int = 16, min_s: float = 10.0, max_s: float = 60.0) -> Leg:
+    return Leg(concurrency=concurrency, min_s=min_s, max_s=max_s, interval=0.02, salt="s")
+
+
+def estimate(half_width: float | None, samples: int) -> Estimate:
+    if half_width is None:
+        return Estimate(value=100.0, low=None, high=None, samples=samples)
+    return Estimate(value=100.0, low=100 - 100 * half_width, high=100 + 100 * half_width, samples=samples)
+
+
+def texts(queue: PromptQueue, count: int) -> list[str]:
+    return [order.text for _ in range(count) if (order := queue.take()) is not None]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_the_same_seed_and_salt_give_the_same_requests(seed: int, count: int) -> None:
+    one, other = (texts(PromptQueue(PROMPTS, seed=seed, salt="a"), count) for _ in range(2))
+    assert one == other
+    assert len(one) == count
+
+
+@given(st.integers(0, 2**32))
+def test_each_round_sends_every_prompt_once(seed: int) -> None:
+    queue = PromptQueue(PROMPTS, seed=seed, salt="a")
+    for _ in range(3):
+        ids = {order.prompt_id for _ in PROMPTS if (order := queue.take()) is not None}
+        assert ids == {prompt.id for prompt in PROMPTS}
+
+
+def test_another_seed_gives_another_order() -> None:
+    orders = {
+        tuple(order.prompt_id for _ in range(10) if (order := queue.take()) is not None)
+        for queue in (PromptQueue(PROMPTS, seed=seed, salt="a") for seed in range(10))
+    }
+    assert len(orders) == 10
+
+
+def test_no_two_requests_of_a_study_share_a_prefix() -> None:
+    starts = {salted("text", salt, index)[:8] for salt, index in itertools.product(("leg-1", "leg-2", "x"), range(200))}
+    assert len(starts) == 600
+    assert salted("text", "s", 0).endswith("] text")
+
+
+def test_a_limited_queue_ends() -> None:
+    queue = PromptQueue(PROMPTS, seed=1, salt="a", limit=7)
+    assert len(texts(queue, 20)) == 7
+    assert queue.take() is None
+
+
+def test_slots_start_spread_over_one_request() -> None:
+    assert [start_delay_s(k, 4, 2.0) for k in range(4)] == [0.0, 0.5, 1.0, 1.5]
+
+
+def test_a_lone_request_is_judged_by_its_own_speed_and_many_by_their_sum() -> None:
+    narrow, wide = estimate(0.01, 10), estimate(0.03, 10)
+    assert is_narrow(leg(1), narrow, wide)
+    assert not is_narrow(leg(1), wide, narrow)
+    assert is_narrow(leg(16), wide, narrow)
+    assert not is_narrow(leg(16), narrow, wide)
+
+
+def test_too_few_samples_are_never_narrow() -> None:
+    assert not is_narrow(leg(1), estimate(0.0, 4), None)
+    assert is_narrow(leg(1), estimate(0.0, 5), None)
+    assert not is_narrow(leg(4), None, estimate(0.0, 7))
+    assert is_narrow(leg(4), None, estimate(0.0, 8))
+    assert not is_narrow(leg(16), None, estimate(0.0, 5))
+    assert is_narrow(leg(16), None, estimate(0.0, 6))
+
+
+def test_what_has_no_interval_is_not_narrow() -> None:
+    assert not is_narrow(leg(16), None, None)
+    assert not is_narrow(leg(16), None, estimate(None, 9))
+
+
+def test_a_leg_ends_when_narrow_after_its_shortest_time_or_at_its_longest() -> None:
+    assert not is_over(leg(), window_s=9.9, is_narrow=True)
+    assert is_over(leg(), window_s=10.0, is_narrow=True)
+    assert not is_over(leg(), window_s=59.9, is_narrow=False)
+    assert is_over(leg(), window_s=60.0, is_narrow=False)
+
+
+def test_a_leg_with_nothing_but_failures_is_given_up_at_its_longest_time() -> None:
+    assert is_hopeless(leg(), elapsed_s=60, complete=0, failed=1, request_timeout_s=300)
+    assert not is_hopeless(leg(), elapsed_s=59, complete=0, failed=1, request_timeout_s=300)
+    assert not is_hopeless(leg(), elapsed_s=60, complete=1, failed=1, request_timeout_s=300)
+
+
+def test_a_slow_leg_is_waited_for_until_its_requests_had_to_time_out() -> None:
+    assert not is_hopeless(leg(), elapsed_s=600, complete=0, failed=0, request_timeout_s=300)
+    assert is_hopeless(leg(), elapsed_s=660, complete=0, failed=0, request_timeout_s=300)
+
+
+def test_short_legs_are_looked_at_more_often() -> None:
+    assert evaluation_period_s(leg(min_s=0.5)) == 0.05
+    assert evaluation_period_s(leg(min_s=2.0)) == 0.1
+    assert evaluation_period_s(leg(min_s=100.0)) == 0.5

@@ -1,0 +1,191 @@
+"""One request's counts and verdict, from the bytes of its stream."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tuner.load.stream import Failure, StreamEnd
+from tuner.load.tally import Tally
+from tuner.model.record import RequestStatus
+from tuner.model.workload import Workload
+from tuner.ports import StreamDelta
+from tuner.testing.fake_engine import FakeEngine
+
+WHOLE = StreamEnd(ended_s=9.0, status=200)
+DONE = b"data: [DONE]\n\n"
+
+
+def tally(output_tokens: int = 9, *, ignore_eos: bool = True) -> Tally:
+    workload = Workload(output_tokens=output_tokens, ignore_eos=ignore_eos)
+    made = Tally(FakeEngine(), workload, concurrency=4, slot=2, prompt_id="p")
+    made.sent(1.0)
+    return made
+
+
+def event(text: str = "word", total: int | None = None, finish: str | None = None) -> bytes:
+    body: dict[str, object] = {"choices": [{"text": text, "finish_reason": finish}]}
+    if total is not None:
+        body["usage"] = {"completion_tokens": total, "prompt_tokens": 7}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def usage(total: int) -> bytes:
+    return b"data: " + json.dumps({"choices": [], "usage": {"completion_tokens": total}}).encode() + b"\n\n"
+
+
+def test_tokens_are_the_growth_of_the_server_s_count_and_not_chunks() -> None:
+    request = tally()
+    for at, total in ((2.0, 1), (3.0, 5), (4.0, 9)):
+        request.feed(event(total=total), at)
+    request.feed(usage(9) + DONE, 4.5)
+    record = request.record(WHOLE)
+    assert record.status is RequestStatus.OK
+    assert (record.tokens, record.first_chunk_tokens, record.prompt_tokens) == (9, 1, 7)
+    assert (record.chunk_s, record.chunk_tokens) == ((2.0, 3.0, 4.0), (1, 4, 4))
+    assert (record.sent_s, record.first_s, record.last_s, record.ended_s) == (1.0, 2.0, 4.0, 9.0)
+    assert (record.concurrency, record.slot, record.prompt_id, record.in_window) == (4, 2, "p", False)
+
+
+def test_a_chunk_without_text_whose_count_grew_is_an_arrival() -> None:
+    request = tally()
+    request.feed(event(total=1), 2.0)
+    request.feed(event("", total=5), 3.0)
+    request.feed(event(total=9), 4.0)
+    request.feed(DONE, 4.0)
+    assert request.record(WHOLE).chunk_tokens == (1, 4, 4)
+
+
+def test_an_empty_event_before_the_first_token_is_no_chunk() -> None:
+    request = tally()
+    request.feed(event("", total=0), 1.5)
+    request.feed(event(total=9) + DONE, 2.0)
+    record = request.record(WHOLE)
+    assert record.first_s == 2.0
+    assert record.first_chunk_tokens == 9
+
+
+def test_a_count_that_comes_only_at_the_end_is_the_total_and_no_chunk() -> None:
+    request = tally()
+    request.feed(event(), 2.0)
+    request.feed(event(finish="length"), 3.0)
+    request.feed(usage(9) + DONE, 4.0)
+    record = request.record(WHOLE)
+    assert record.status is RequestStatus.OK
+    assert (record.tokens, record.first_chunk_tokens, record.chunk_tokens) == (9, None, ())
+    assert record.chunk_s == (2.0, 3.0)
+
+
+def test_a_final_count_above_the_running_one_is_a_late_arrival() -> None:
+    request = tally()
+    request.feed(event(total=1), 2.0)
+    request.feed(event(total=5), 3.0)
+    request.feed(usage(9) + DONE, 4.0)
+    record = request.record(WHOLE)
+    assert (record.chunk_s, record.chunk_tokens) == ((2.0, 3.0, 4.0), (1, 4, 4))
+
+
+def test_a_running_count_that_is_missing_once_is_not_used_at_all() -> None:
+    request = tally()
+    request.feed(event(total=1), 2.0)
+    request.feed(event(), 3.0)
+    request.feed(event(total=9) + DONE, 4.0)
+    record = request.record(WHOLE)
+    assert (record.tokens, record.first_chunk_tokens, record.chunk_tokens) == (9, None, ())
+
+
+def test_events_read_together_share_their_stamp() -> None:
+    request = tally()
+    request.feed(event(total=1) + event(total=5) + event(total=9) + DONE, 2.0)
+    assert request.record(WHOLE).chunk_s == (2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("stream", "status", "complaint"),
+    [
+        (event(total=5) + DONE, RequestStatus.SHORT, "5 of 9 tokens"),
+        (event("", total=0) + DONE, RequestStatus.EMPTY, "not one token"),
+        (DONE, RequestStatus.EMPTY, "not one token"),
+        (event() + DONE, RequestStatus.UNCOUNTED, "how many tokens"),
+        (event(total=9), RequestStatus.CUT, "without an end marker"),
+        (b"", RequestStatus.CUT, "without an end marker"),
+        (event(total=9) + b'data: {"error": {"message": "boom"}}\n\n' + DONE, RequestStatus.HTTP_ERROR, "boom"),
+        (event(total=9) + b"data: {broken\n\n" + DONE, RequestStatus.HTTP_ERROR, "broken"),
+    ],
+)
+def test_a_reply_read_to_its_end_can_still_be_a_failure(stream: bytes, status: RequestStatus, complaint: str) -> None:
+    request = tally()
+    request.feed(stream, 2.0)
+    record = request.record(WHOLE)
+    assert record.status is status
+    assert complaint in (record.error or "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (Failure.REFUSED, RequestStatus.REFUSED),
+        (Failure.CUT, RequestStatus.CUT),
+        (Failure.TIMED_OUT, RequestStatus.TIMED_OUT),
+        (Failure.REJECTED, RequestStatus.HTTP_ERROR),
+    ],
+)
+def test_every_failure_of_the_wire_has_its_status_and_keeps_what_had_arrived(
+    failure: Failure, status: RequestStatus
+) -> None:
+    request = tally()
+    request.feed(event(total=5), 2.0)
+    record = request.record(StreamEnd(ended_s=3.0, status=None, failure=failure, detail="why"))
+    assert (record.status, record.error, record.tokens) == (status, "why", 5)
+
+
+def test_a_finish_reason_ends_a_stream_whose_server_sends_no_marker() -> None:
+    request = tally()
+    request.feed(event(total=9, finish="length"), 2.0)
+    assert request.record(WHOLE).status is RequestStatus.OK
+
+
+def test_a_short_reply_is_fine_where_the_model_may_stop() -> None:
+    request = tally(ignore_eos=False)
+    request.feed(event(total=5, finish="stop") + DONE, 2.0)
+    assert request.record(WHOLE).status is RequestStatus.OK
+
+
+def test_what_we_cut_is_cancelled_and_no_failure() -> None:
+    request = tally()
+    request.feed(event(total=5), 2.0)
+    record = request.cancelled(2.5)
+    assert (record.status, record.error, record.tokens, record.ended_s) == (RequestStatus.CANCELLED, None, 5, 2.5)
+
+
+def test_an_engine_that_cannot_read_an_event_fails_the_request_and_not_the_leg() -> None:
+    class Strict(FakeEngine):
+        def read_event(self, event: bytes) -> StreamDelta:
+            raise ValueError(event)
+
+    request = Tally(Strict(), Workload(), concurrency=1, slot=0, prompt_id="p")
+    request.feed(event(total=5), 2.0)
+    record = request.record(WHOLE)
+    assert record.status is RequestStatus.HTTP_ERROR
+    assert "unreadable event" in (record.error or "")
+
+
+def test_the_curve_of_a_live_request_follows_its_count() -> None:
+    request = tally()
+    assert request.arrivals(None) is None
+    request.feed(event(total=1), 2.0)
+    request.feed(event(total=5), 3.0)
+    curve = request.arrivals(None)
+    assert curve is not None
+    assert list(curve.totals) == [1, 5]
+
+
+def test_the_curve_of_a_live_uncounted_request_is_estimated_from_complete_ones() -> None:
+    request = tally()
+    request.feed(event(), 2.0)
+    request.feed(event(), 3.0)
+    assert request.arrivals(None) is None
+    curve = request.arrivals(4.0)
+    assert curve is not None
+    assert list(curve.totals) == [4.0, 8.0]
