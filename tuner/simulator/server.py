@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from typing import NoReturn
@@ -43,8 +42,8 @@ def run(host: HostFacts, profile: Profile, args: ServerArgs, argv: tuple[str, ..
     steps = startup.script(profile, args, plan, os.getpid())
     # The web framework takes half a second to import: after argument errors had their chance,
     # after the children are forked, and within the time the loading takes anyway.
-    from tuner.simulator.service import Service  # noqa: PLC0415
+    from tuner.simulator.service import serve  # noqa: PLC0415
 
     Loader(machine).load([step for step in steps if step.stage not in OPENING_STAGES], plan.failure)
     opening = {step.stage: step for step in steps if step.stage in OPENING_STAGES}
-    sys.exit(asyncio.run(Service(machine, plan, opening, os.environ).run()))
+    sys.exit(serve(machine, plan, opening, os.environ))

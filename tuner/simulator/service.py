@@ -32,7 +32,12 @@ _WARMUP_PROMPT = "The capital city of France is"
 _WARMUP_TOKENS = 8
 
 
-class Service:
+def serve(machine: Machine, plan: MemoryPlan, opening: Mapping[str, Step], environ: Mapping[str, str]) -> int:
+    """Serve until a signal ends it; return the exit status."""
+    return asyncio.run(_Service(machine, plan, opening, environ).run())
+
+
+class _Service:
     """Serves one loaded machine.
 
     Args:
@@ -63,12 +68,11 @@ class Service:
             shutdown_timeout=_HANDLERS_END_S,
         )
         await runner.setup()
-        try:
-            if not await self._open_port(runner):
-                return 1
-            return await self._serve()
-        finally:
+        if not await self._open_port(runner):
+            return 1
+        if await self._serve():
             await runner.cleanup()
+        return 0
 
     async def _open_port(self, runner: web.AppRunner) -> bool:
         machine, args = self._machine, self._machine.args
@@ -89,7 +93,8 @@ class Service:
         machine.log.record(running)
         return True
 
-    async def _serve(self) -> int:
+    async def _serve(self) -> bool:
+        """Serve until told to stop; whether every request was answered (else connections are just cut)."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         loop.add_signal_handler(signal.SIGQUIT, self._on_sigquit)
@@ -104,7 +109,7 @@ class Service:
         try:
             while not drained.done():
                 done, _ = await asyncio.wait((drained, *tasks), return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                for task in done - {drained}:
                     task.result()
                 tasks = [task for task in tasks if not task.done()]
         finally:
@@ -112,7 +117,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(drained, *tasks, return_exceptions=True)
         self._end_children()
-        return 0
+        return drained.result()
 
     async def _warm_up(self) -> None:
         step = self._opening["ready"]
@@ -152,8 +157,8 @@ class Service:
                     time.sleep(machine.host.scaled(wait_s))
         machine.tree.kill_with_parent()
 
-    async def _drain(self, stop: asyncio.Event) -> None:
-        """Wait for the signal to end, then for all requests, without limit."""
+    async def _drain(self, stop: asyncio.Event) -> bool:
+        """Wait for the signal to end, then for all requests, without limit; False: it was forced."""
         await stop.wait()
         log, engine = self._machine.log, self._engine
         engine.draining = True
@@ -161,17 +166,17 @@ class Service:
         while True:
             if engine.status is Status.UNHEALTHY:
                 log.record("Signal SIGTERM received while health check failed. Force exiting.")
-                return
+                return False
             if self._environ.get("SGL_FORCE_SHUTDOWN", "").lower() in {"1", "true"}:
                 log.record("Signal SIGTERM received while force shutdown flag set. Force exiting.")
-                return
+                return False
             rids = [request.rid for request in engine.scheduler.pending]
             log.record(
                 f"Gracefully exiting... Remaining number of requests {len(rids)}. "
                 f"Remaining requests remaining_rids={rids}."
             )
             if not rids:
-                return
+                return True
             await asyncio.sleep(self._machine.host.scaled(_DRAIN_POLL_S))
 
     def _end_children(self) -> None:
