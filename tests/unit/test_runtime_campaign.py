@@ -1,0 +1,263 @@
+"""The campaign: budget, faults, stops, hosts; on scripted hosts and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tuner.errors import ExecutorFault, TooManyFaults
+from tuner.execution.inline import InlineExecutor
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome
+from tuner.model.space import Assignment, IntParameter, SearchSpace
+from tuner.model.study import ProcessHostSpec, StudySpec, TrialRow
+from tuner.model.trial import Command, TrialEvent, TrialFinished, TrialRequest, TrialResult
+from tuner.model.workload import Workload
+from tuner.ports import Executor, Proposal
+from tuner.runtime.campaign import FAULTS_IN_A_ROW, Campaign, counted
+from tuner.testing.fake_clock import FakeClock
+from tuner.testing.fake_engine import FakeEngine
+from tuner.testing.fake_host import Death, FakeHost, Script, Start
+from tuner.testing.fake_optimizer import FakeOptimizer
+
+ENGINE = FakeEngine()
+SPACE = SearchSpace(
+    name="fake",
+    engine="fake",
+    parameters=(IntParameter(name="batch", low=1, high=8), IntParameter(name="draft", low=0, high=4)),
+)
+
+
+def spec(*, hosts: int = 1, trials: int = 6, space: SearchSpace = SPACE) -> StudySpec:
+    base = Command(argv=("serve", "--batch", "8", "--draft", "0"))
+    return StudySpec(
+        name="s",
+        engine="fake",
+        space=space,
+        base=base,
+        baseline=ENGINE.settings_of(base),
+        hosts=tuple(ProcessHostSpec(name=f"host{i}", state_dir=f"/state/{i}") for i in range(hosts)),
+        workload=Workload(ladder=(1, 4), level_min_s=1.0, level_max_s=2.0, soak_s=1.0, load_timeout_s=60.0),
+        trials=trials,
+        seed=1,
+        sampler="auto",
+        directory="/studies/s",
+    )
+
+
+@dataclass
+class Notes:
+    """Evidence and observer in one: what the campaign told."""
+
+    begun: list[int] = field(default_factory=list)
+    finished: list[tuple[int, Outcome]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    parallel: int = 0
+    most_parallel: int = 0
+    on_event: Callable[[TrialEvent], None] = lambda _event: None
+    commands: dict[int, Command] = field(default_factory=dict)
+
+    def begin_trial(self, request: TrialRequest) -> None:
+        self.begun.append(request.number)
+        self.commands[request.number] = request.command
+        self.parallel += 1
+        self.most_parallel = max(self.most_parallel, self.parallel)
+
+
+class Evidence:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def begin(self, request: TrialRequest, host: str) -> None:
+        assert host
+        self._notes.begin_trial(request)
+
+    def add(self, number: int, event: TrialEvent) -> None:
+        assert number in self._notes.begun
+        self._notes.on_event(event)
+
+    def finish(self, number: int, outcome: Outcome) -> None:
+        self._notes.parallel -= 1
+        self._notes.finished.append((number, outcome))
+
+
+class Observer:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def starting(self, what: str) -> None: ...
+    def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None: ...
+    def proposed(self, host: str, proposal: Proposal) -> None: ...
+    def event(self, host: str, number: int, event: TrialEvent) -> None: ...
+    def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None: ...
+
+    def remark(self, text: str) -> None:
+        self._notes.remarks.append(text)
+
+
+def campaign(study: StudySpec, executor: Executor, notes: Notes, optimizer: FakeOptimizer) -> Campaign:
+    return Campaign(
+        spec=study,
+        engine=ENGINE,
+        optimizer=optimizer,
+        executor=executor,
+        evidence=Evidence(notes),
+        observer=Observer(notes),
+        clock=FakeClock(),
+    )
+
+
+def inline(study: StudySpec, script: Script) -> tuple[InlineExecutor, list[FakeHost]]:
+    clock = FakeClock()
+    hosts = [FakeHost(ENGINE, script, name=host.name, clock=clock) for host in study.hosts]
+    return InlineExecutor({host.name: host.ports() for host in hosts}, {"fake": ENGINE}), hosts
+
+
+def optimizer_of(study: StudySpec) -> FakeOptimizer:
+    batches, drafts = (parameter.values() for parameter in study.space.parameters)
+    points = (Assignment.of({"batch": batch, "draft": draft}) for draft in drafts for batch in batches)
+    return FakeOptimizer(points, baseline=study.baseline, canonical=ENGINE.canonical)
+
+
+def test_trials_run_until_the_budget_is_spent_and_the_first_is_the_base_line_as_it_stands() -> None:
+    study = spec(trials=6)
+    executor, _ = inline(study, Start())
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    assert counted(optimizer.rows()) == 6
+    assert notes.commands[notes.begun[0]] == study.base
+    assert len({row.assignment for row in optimizer.rows()}) == 6
+
+
+def test_infeasible_trials_count_and_faulted_ones_do_not() -> None:
+    study = spec(trials=4)
+    flaky = [Start(refuses="no such program"), Start()]
+    executor, _ = inline(study, flaky)
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    outcomes = [outcome for _, outcome in notes.finished]
+    assert sum(isinstance(outcome, Faulted) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, Measured) for outcome in outcomes) == 4
+    rows = optimizer.rows()
+    assert rows[0].assignment == rows[1].assignment, "the faulted assignment runs again first"
+
+
+def test_a_host_that_faults_three_times_in_a_row_ends_the_study_with_its_error() -> None:
+    study = spec()
+    executor, _ = inline(study, Start(refuses="the disk is gone"))
+    notes = Notes()
+    with pytest.raises(TooManyFaults, match="the disk is gone"):
+        asyncio.run(campaign(study, executor, notes, optimizer_of(study)).run())
+    assert len(notes.finished) == FAULTS_IN_A_ROW
+
+
+def test_the_other_host_goes_on_when_one_is_set_aside() -> None:
+    study = spec(hosts=2, trials=5)
+    clock = FakeClock()
+    bad = FakeHost(ENGINE, Start(refuses="broken"), name="host0", clock=clock)
+    good = FakeHost(ENGINE, Start(), name="host1", clock=clock)
+    executor = InlineExecutor({"host0": bad.ports(), "host1": good.ports()}, {"fake": ENGINE})
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    assert any("host0 is set aside" in text for text in notes.remarks)
+    assert counted(optimizer.rows()) == 5
+
+
+def test_two_hosts_run_two_trials_at_once_and_never_the_same() -> None:
+    study = spec(hosts=2, trials=8)
+    executor, _ = inline(study, Start())
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    assert notes.most_parallel == 2
+    assert counted(optimizer.rows()) == 8
+    assert len({row.assignment for row in optimizer.rows()}) == 8
+
+
+def test_a_space_that_is_exhausted_ends_the_study() -> None:
+    small = replace(
+        SPACE, parameters=(IntParameter(name="batch", low=8, high=8), IntParameter(name="draft", low=0, high=2))
+    )
+    study = spec(trials=20, space=small)
+    executor, _ = inline(study, Start())
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    assert counted(optimizer.rows()) == 3
+    assert any("has been tried" in text for text in notes.remarks)
+
+
+def test_a_stop_interrupts_the_running_trial_and_tells_it() -> None:
+    study = spec()
+    executor, hosts = inline(study, Start())
+    notes, optimizer = Notes(), optimizer_of(study)
+
+    async def main() -> bool:
+        running = campaign(study, executor, notes, optimizer)
+        seen = 0
+
+        def on_event(_event: TrialEvent) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == 8:
+                asyncio.ensure_future(running.stop())  # noqa: RUF006 - it ends before run() does
+
+        notes.on_event = on_event
+        return await running.run()
+
+    assert asyncio.run(main()) is False
+    assert isinstance(notes.finished[-1][1], Interrupted)
+    assert all(row.outcome is not None or row.host is None for row in optimizer.rows())
+    assert hosts[0].service.gpu_bytes == 0
+
+
+class DyingWorker:
+    """An executor whose worker dies in the middle of its first trial."""
+
+    def __init__(self, inner: InlineExecutor) -> None:
+        self._inner = inner
+        self._died = False
+
+    async def open(self) -> None: ...
+
+    async def run(self, host: str, request: TrialRequest) -> AsyncIterator[TrialEvent]:
+        async for event in self._inner.run(host, request):
+            if isinstance(event, TrialFinished) and not self._died:
+                self._died = True
+                raise ExecutorFault(f"host {host}: its worker is gone")
+            yield event
+
+    async def stop(self, host: str) -> None:
+        await self._inner.stop(host)
+
+    async def close(self) -> None: ...
+
+
+def test_a_worker_that_dies_makes_its_trial_faulted_and_the_assignment_runs_again() -> None:
+    study = spec(trials=3)
+    executor, _ = inline(study, Start())
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, DyingWorker(executor), notes, optimizer).run())
+    first, second = notes.finished[:2]
+    assert isinstance(first[1], Faulted)
+    assert isinstance(second[1], Measured)
+    rows = optimizer.rows()
+    assert rows[0].assignment == rows[1].assignment
+
+
+def test_every_trial_is_told_once_and_none_is_left_running() -> None:
+    study = spec(hosts=2, trials=7)
+
+    def script(command: Command, number: int) -> Start:
+        draft = int(Assignment.of(ENGINE.settings_of(command))["draft"])
+        if draft == 4:
+            return Start(death=Death(exit_status=1, log="fake: fatal: configuration\n"))
+        return Start(refuses="a hiccup") if number == 1 else Start()
+
+    executor, _ = inline(study, script)
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    assert sorted(notes.begun) == sorted(number for number, _ in notes.finished)
+    assert all(row.outcome is not None for row in optimizer.rows())
+    assert counted(optimizer.rows()) == 7
+    assert {type(outcome) for _, outcome in notes.finished} <= {Measured, Infeasible, Faulted}
