@@ -89,7 +89,7 @@ class GoldenServer:
         sent: per request that was taken up.
         prompts: of all requests, in the order in which they came.
         most_running: most requests that decoded at the same time.
-        connections: connections that carried at least one generation.
+        has_decoded: set when the first request is taken up.
     """
 
     def __init__(self, script: Callable[[int], Script], *, batch: int = 256) -> None:
@@ -103,6 +103,7 @@ class GoldenServer:
         self.sent: list[Sent] = []
         self.prompts: list[str] = []
         self.most_running = 0
+        self.has_decoded = asyncio.Event()
 
     @property
     def connections(self) -> int:
@@ -162,6 +163,7 @@ class GoldenServer:
             self._queued -= 1
         self._running += 1
         self.most_running = max(self.most_running, self._running)
+        self.has_decoded.set()
         try:
             return await self._decode(request, script, int(body["max_tokens"]))
         finally:
