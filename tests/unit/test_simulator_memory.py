@@ -157,6 +157,13 @@ def test_a_tree_larger_than_its_scores_fails_in_capture_for_another_reason_than_
     assert planned(CALIBRATED, server(CALIBRATED, steps, 0.8, topk, tokens - 1)).failure is None
 
 
+def test_speculation_with_no_steps_has_nothing_to_verify() -> None:
+    more = "--speculative-algorithm EAGLE --speculative-num-steps 0 --speculative-eagle-topk 1"
+    stage, text = failure_of(CALIBRATED, server(CALIBRATED, 0, more=more))
+    assert stage == "capture"
+    assert "Capture cuda graph failed: torch.cat(): expected a non-empty list of Tensors" in text
+
+
 def test_leftovers_of_another_process_shrink_the_pools() -> None:
     args = server(CALIBRATED, 3)
     clean = planned(CALIBRATED, args)

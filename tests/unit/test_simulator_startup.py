@@ -142,6 +142,14 @@ def test_a_failing_start_ends_with_its_failure_at_the_right_stage(
     assert not any("fired up" in line for line in lines)
 
 
+def test_more_gpus_than_the_host_has_fail_before_anything_is_loaded() -> None:
+    args = parse(["a/model", "--tp-size", "8", "--mem-fraction-static", "0.8"], CALIBRATED)
+    steps = script(CALIBRATED, args, plan(CALIBRATED, args, CALIBRATED.gpu.memory_bytes), 1)
+    assert [step.stage for step in steps] == ["args", "baseline"]
+    assert "torch.AcceleratorError: CUDA error: invalid device ordinal" in steps[-1].lines
+    assert steps[-1].gpu_bytes == 0
+
+
 def test_weights_that_do_not_fit_leave_the_load_unfinished() -> None:
     args = parse(["a/model", "--tp-size", "2", "--mem-fraction-static", "0.8"], CALIBRATED)
     layout = plan(CALIBRATED, args, CALIBRATED.gpu.memory_bytes)

@@ -29,7 +29,7 @@ class LoadFailure:
     """Why the server does not start.
 
     Attributes:
-        stage: ``load_weights``, ``load_draft``, ``pool`` or ``capture``.
+        stage: ``baseline``, ``load_weights``, ``load_draft``, ``pool`` or ``capture``.
         lines: traceback of the scheduler that failed, without log prefix.
         exit_status: of that scheduler.
     """
@@ -95,7 +95,7 @@ def plan(profile: Profile, args: ServerArgs, free_bytes: int) -> MemoryPlan:
             used; what a dead process left behind makes it smaller.
     """
     layout = _Layout(profile, args, free_bytes)
-    failure = layout.weights() or layout.pools() or layout.capture()
+    failure = layout.devices() or layout.weights() or layout.pools() or layout.capture()
     return layout.finish(failure)
 
 
@@ -132,6 +132,16 @@ class _Layout:
         self.tokens = self.requests = 0
         self.requested = args.max_running_requests or MAX_REQUESTS
         self.capacity = 0.0
+
+    def devices(self) -> LoadFailure | None:
+        """Refuse more GPUs than the host has."""
+        if self.args.base_gpu_id + self.args.tp_size <= self.profile.gpu.count:
+            return None
+        error = (
+            "torch.AcceleratorError: CUDA error: invalid device ordinal\n"
+            "GPU device may be out of range, do you have enough GPUs?"
+        )
+        return LoadFailure(stage="baseline", lines=traceback_lines(error, *SCHEDULER_FRAMES, *DEVICE_FRAMES))
 
     def weights(self) -> LoadFailure | None:
         """Load the target, then the draft."""
@@ -299,6 +309,7 @@ SCHEDULER_FRAMES = (
     "sglang/srt/managers/scheduler.py:674:__init__",
     "sglang/srt/managers/tp_worker.py:262:__init__",
 )
+DEVICE_FRAMES = ("sglang/srt/model_executor/model_runner.py:871:init_torch_distributed",)
 LOAD_FRAMES = (
     "sglang/srt/model_executor/model_runner.py:958:load_model",
     "sglang/srt/model_loader/loader.py:688:load_model",

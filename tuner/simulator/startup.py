@@ -75,11 +75,7 @@ class _Writer:
     def steps(self) -> Iterator[Step]:
         args, plan, loading = self.args, self.plan, self.profile.loading
         yield self.say("args", loading.spawn_s * 0.4, *args.warnings, f"server_args={as_dict(args)}", rank=None)
-        self.take(plan.context_bytes)
-        yield from self.everyone(
-            "baseline", loading.spawn_s * 0.6, f"Memory baseline taken. mem usage={gib(plan.context_bytes)} GB"
-        )
-        stages = (self.load_weights, self.load_draft, self.pool, self.capture)
+        stages = (self.baseline, self.load_weights, self.load_draft, self.pool, self.capture)
         for stage in stages:
             yield from stage()
             if plan.failure is not None and plan.failure.stage == stage.__name__:
@@ -96,6 +92,13 @@ class _Writer:
             rank=None,
         )
         yield self.say("ready", loading.warmup_s, "The server is fired up and ready to roll!", rank=None)
+
+    def baseline(self) -> Iterator[Step]:
+        plan, seconds = self.plan, self.profile.loading.spawn_s * 0.6
+        if plan.failure is None or plan.failure.stage != "baseline":
+            self.take(plan.context_bytes)
+            line = f"Memory baseline taken. mem usage={gib(plan.context_bytes)} GB"
+            yield from self.everyone("baseline", seconds, line)
 
     def load_weights(self) -> Iterator[Step]:
         yield from self.load("load_weights", self.plan.weights_bytes, self.profile.model.architecture)
