@@ -138,7 +138,7 @@ class _Wire:
         request = httpx.Request(
             "GET" if content is None else "POST",
             self.url(call.path),
-            headers=_HEADERS,
+            headers={**_HEADERS, **dict(call.headers)},
             content=content,
             extensions={"timeout": {"connect": call.timeout_s, "read": None, "write": None, "pool": None}},
         )

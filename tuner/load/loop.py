@@ -127,4 +127,5 @@ class ClosedLoop:
             stream=True,
             seed=self._target.seed + order.index,
         )
-        return replace(call, timeout_s=workload.request_timeout_s)
+        headers = (*call.headers, *self._target.headers)
+        return replace(call, timeout_s=workload.request_timeout_s, headers=headers)
