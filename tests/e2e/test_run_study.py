@@ -1,0 +1,216 @@
+"""The main job through the command line: run a study, look at it, interrupt it, kill it, take it up again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import optuna
+import pytest
+
+from tuner.testing.project import Project
+
+COUNTED = {"measured", "infeasible"}
+
+
+def kinds(project: Project) -> list[str]:
+    return [row["outcome"] for row in project.trials()]
+
+
+def counted_assignments(project: Project) -> list[tuple[str, ...]]:
+    names = [name for name in project.trials()[0] if name.startswith(("speculative_", "mem_"))]
+    return [tuple(row[name] for name in names) for row in project.trials() if row["outcome"] in COUNTED]
+
+
+def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(project: Project) -> None:
+    done = project.run()
+    assert done.returncode == 0, done.stderr
+    assert "simulated" in done.stdout.lower()
+    assert len(project.trials()) == 3
+    assert all(row["simulated"] == "True" for row in project.trials())
+    for name in ("study.db", "front.csv", "trials.csv", "front.png"):
+        assert (project.results / name).stat().st_size > 0
+    first = project.results / "trials" / "0000"
+    manifest = json.loads((first / "manifest.json").read_text())
+    assert manifest["baseline"] is True
+    assert manifest["simulated"] is True
+    assert {path.name for path in first.iterdir()} == {
+        "manifest.json", "events.jsonl", "server.log", "requests.jsonl", "result.json"
+    }  # fmt: skip
+    assert "The server is fired up and ready to roll!" in (first / "server.log").read_text()
+    requests = [json.loads(line) for line in (first / "requests.jsonl").read_text().splitlines()]
+    assert {request["tokens"] for request in requests if request["status"] == "ok"} == {24}
+
+    written = [path for path in project.results.rglob("*") if path.is_file() and "bin" not in path.parts]
+    leaks = [path for path in written if b"planted-s3cret" in path.read_bytes()]
+    assert not [path for path in leaks if "hosts" not in path.parts], "a secret was stored"
+    assert "planted-s3cret" not in done.stdout + done.stderr
+
+    study = optuna.load_study(study_name="tiny", storage=f"sqlite:///{project.results}/study.db")
+    assert study.metric_names == ["single_request_throughput", "aggregate_throughput"]
+    with sqlite3.connect(project.results / "study.db") as database:
+        assert database.execute("pragma journal_mode").fetchone() == ("wal",)
+    database.close()
+
+    table = project.tuner("front", "--study", "tiny")
+    assert table.returncode == 0
+    as_csv = list(csv.DictReader(io.StringIO(project.tuner("front", "--study", "tiny", "--format", "csv").stdout)))
+    as_json = json.loads(project.tuner("front", "--study", "tiny", "--format", "json").stdout)
+    best = {trial.number for trial in study.best_trials}
+    assert {int(row["trial"]) for row in as_csv} == best
+    assert {row["trial"] for row in as_json["front"]} == best
+    status = project.tuner("status", "--study", "tiny")
+    assert status.returncode == 0
+    assert "3" in status.stdout
+
+    again = project.run()
+    assert again.returncode == 0, again.stderr
+    assert len(project.trials()) == 3, "a finished study runs nothing again"
+    project.wait_until_no_server()
+
+
+@pytest.mark.parametrize("state", ["loading", "measuring", "soaking"])
+def test_a_killed_run_is_taken_up_again_and_ends_as_an_uninterrupted_one_would(project: Project, state: str) -> None:
+    process = project.start("run", "--study", project.name)
+    project.wait_for_state(state, process, trial=1)
+    process.kill()  # SIGKILL: nothing of the driver can clean up
+    process.communicate()
+    project.wait_until_no_server()
+
+    done = project.run()
+    assert done.returncode == 0, done.stderr
+    assert kinds(project).count("interrupted") == 1
+    counted = counted_assignments(project)
+    assert len(counted) == 3
+    assert len(set(counted)) == 3, "nothing finished runs twice"
+    cut_off, repeated = project.trials()[1], project.trials()[2]
+    assert cut_off["outcome"] == "interrupted"
+    assert cut_off["speculative_num_steps"] == repeated["speculative_num_steps"]
+    study = optuna.load_study(study_name="tiny", storage=f"sqlite:///{project.results}/study.db")
+    assert not study.get_trials(states=(optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING))
+    project.wait_until_no_server()
+
+
+def test_a_kill_between_trials_loses_nothing(project: Project) -> None:
+    process = project.start("run", "--study", project.name)
+    project.wait_for_state("done", process, trial=0)
+    process.kill()
+    process.communicate()
+    project.wait_until_no_server()
+    done = project.run()
+    assert done.returncode == 0, done.stderr
+    assert len(counted_assignments(project)) == 3
+
+
+def test_ctrl_c_once_cleans_up_saves_and_exits_with_130(project: Project) -> None:
+    process = project.start("run", "--study", project.name)
+    project.wait_for_state("measuring", process)
+    os.killpg(process.pid, signal.SIGINT)  # the terminal signals the whole group
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert kinds(project) == ["interrupted", "waiting"]
+    project.wait_until_no_server()
+    done = project.run()
+    assert done.returncode == 0, done.stderr
+    assert len(counted_assignments(project)) == 3
+
+
+def test_ctrl_c_twice_leaves_at_once_and_no_server_stays(project: Project) -> None:
+    process = project.start("run", "--study", project.name)
+    project.wait_for_state("measuring", process)
+    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    project.wait_until_no_server()
+
+
+def test_two_hosts_run_two_trials_at_once(project: Project) -> None:
+    project.write(trials=4, hosts=2)
+    done = project.run()
+    assert done.returncode == 0, done.stderr
+    rows = project.trials()
+    assert {row["host"] for row in rows} == {"sim0", "sim1"}
+    spans = []
+    for path in sorted(project.results.glob("trials/*/result.json")):
+        result = json.loads(path.read_text())
+        spans.append((result["started_s"], result["finished_s"], result["host"]))
+    assert any(
+        a[0] < b[1] and b[0] < a[1] and a[2] != b[2] for index, a in enumerate(spans) for b in spans[index + 1 :]
+    )
+    assert len(set(counted_assignments(project))) == 4
+
+
+def test_a_host_whose_every_start_fails_ends_the_study_with_exit_4(project: Project) -> None:
+    project.write(faults=("nccl-flake:1.0",))
+    done = project.run()
+    # NCCL failing twice at the same stage on a clean host condemns the configuration: infeasible, not faulted.
+    assert done.returncode == 0, done.stderr
+    assert set(kinds(project)) == {"infeasible"}
+
+
+def test_a_second_driver_is_refused_with_the_first_ones_pid(project: Project) -> None:
+    process = project.start("run", "--study", project.name)
+    project.wait_for_state("loading", process)
+    second = project.run()
+    assert second.returncode == 2
+    assert str(process.pid) in second.stderr
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate()
+
+
+def test_a_port_that_is_taken_is_found_before_anything_is_written(project: Project) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import socket,time\ns=socket.create_server(('127.0.0.1', 30000))\nprint()\ntime.sleep(60)",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    try:
+        done = project.run()
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert done.returncode == 3
+    assert "127.0.0.1:30000" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not project.results.exists()
+
+
+def test_a_terminal_shows_the_live_view_and_says_that_it_is_simulated(project: Project) -> None:
+    project.write(trials=1)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tuner", "run", "--study", "tiny"],
+        cwd=project.root,
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
+        start_new_session=True,
+    )
+    project.started.append(process)  # type: ignore[arg-type]
+    os.close(follower)
+    seen = b""
+    try:
+        while piece := os.read(leader, 65536):
+            seen += piece
+    except OSError:
+        pass  # the terminal's other end is closed: the program has ended
+    os.close(leader)
+    out, _ = process.communicate()
+    assert process.returncode == 0
+    assert b"SIMULATED" in seen
+    assert b"\x1b[" in seen
+    assert b"simulated" in out.lower()
