@@ -612,8 +612,9 @@ def test_nvidia_smi_shows_what_is_held_and_what_a_killed_server_leaves(sim: Host
     assert {row[1]: int(row[0]) for row in apps} == {
         name: pid for name, pid in children.items() if name.startswith("sglang::scheduler")
     }
-    os.killpg(server.process.pid, signal.SIGKILL)
+    server.process.kill()
     server.wait_exit()
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children.values()), what="children")
     assert [row.split(", ")[1] for row in smi("--query-gpu=index,memory.used")] == [row[1] for row in rows]
     wait_until(lambda: smi("--query-gpu=memory.used") == ["0"] * 4, what="memory back")
 

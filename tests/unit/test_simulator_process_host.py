@@ -69,8 +69,8 @@ def test_header_and_units_are_printed_unless_refused() -> None:
     text = nvidia_smi.answer(["--query-gpu=name,memory.free,utilization.gpu", "--format=csv"], SHAPE, HOLDINGS)
     assert text.splitlines()[:3] == [
         "name, memory.free [MiB], utilization.gpu [%]",
-        f"{SHAPE.gpu.name}, {TOTAL - 100} MiB, 100 %",
-        f"{SHAPE.gpu.name}, {TOTAL - 50} MiB, 0 %",
+        f"{SHAPE.gpu.name}, {TOTAL - 100} MiB, [N/A]",
+        f"{SHAPE.gpu.name}, {TOTAL - 50} MiB, [N/A]",
     ]
 
 
@@ -132,7 +132,7 @@ def test_the_metrics_page_counts_finished_requests_only() -> None:
     metrics = Metrics('a "model"')
     metrics.observe(finished_request(11, streamed=True))
     metrics.observe(finished_request(5, streamed=False))
-    page = metrics.page({"num_running_reqs": 2})
+    page = metrics.page(gauges={"num_running_reqs": 2}, totals={"num_retracted_requests_total": 3})
     lines = page.splitlines()
     labels = 'engine_type="unified",model_name="a \\"model\\""'
     assert f'sglang:generation_tokens_total{{{labels},is_streaming="true"}} 11.0' in lines
@@ -143,4 +143,5 @@ def test_the_metrics_page_counts_finished_requests_only() -> None:
     assert f'sglang:time_to_first_token_seconds_bucket{{{labels},le="0.05"}} 2.0' in lines
     assert f'sglang:time_to_first_token_seconds_bucket{{{labels},le="0.02"}} 0.0' in lines
     assert f"sglang:e2e_request_latency_seconds_count{{{labels}}} 2.0" in lines
+    assert f"sglang:num_retracted_requests_total{{{labels}}} 3.0" in lines
     assert "# TYPE sglang:generation_tokens_total counter" in lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from enum import Enum
 from typing import NoReturn
 
@@ -92,7 +93,9 @@ class Engine:
         return request
 
     async def progress(self, request: Request) -> AsyncGenerator[str, None]:
-        """Yield new text as it comes, one item a step if the reader keeps up, until the request ended.
+        """Yield new text as it comes until the request ended.
+
+        One item a step if the reader keeps up; with ``--stream-interval`` one in so many steps.
 
         A reader who leaves early aborts the request, as a closed connection does.
         """
@@ -101,9 +104,11 @@ class Engine:
             while True:
                 await event.wait()
                 event.clear()
+                ended = request.finish is not None
+                if read > 0 and len(request.parts) - read < self._machine.args.stream_interval and not ended:
+                    continue
                 fresh = "".join(request.parts[read:])
                 read = len(request.parts)
-                ended = request.finish is not None
                 yield fresh
                 if ended:
                     return
@@ -117,8 +122,9 @@ class Engine:
 
     async def generate(self, request: Request) -> Request:
         """Wait until a request ended."""
-        async for _ in self.progress(request):
-            pass
+        async with aclosing(self.progress(request)) as progress:
+            async for _ in progress:
+                pass
         return request
 
     async def run(self) -> NoReturn:

@@ -162,8 +162,8 @@ class Endpoints:
         return _json(self._info.loads())
 
     async def _prometheus(self, _request: web.Request) -> web.StreamResponse:
-        gauges = self._info.gauges()
-        return web.Response(text=self._metrics.page(gauges), content_type="text/plain", charset="utf-8")
+        page = self._metrics.page(gauges=self._info.gauges(), totals=self._info.totals())
+        return web.Response(text=page, content_type="text/plain", charset="utf-8")
 
     # ------------------------------------------------------------------ generation
 

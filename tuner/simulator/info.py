@@ -92,7 +92,7 @@ class Info:
             "gen_throughput": self._throughput(),
             "max_running_requests": plan.max_running_requests,
             "memory": self._memory(),
-            "queues": {"waiting": len(scheduler.waiting), "retracted": 0},
+            "queues": {"waiting": len(scheduler.waiting), "retracted": self._retracted()},
         }
         if scheduler.readings.accept_length is not None:
             load["speculative"] = {
@@ -112,7 +112,7 @@ class Info:
             "kv_available_tokens": plan.max_total_num_tokens - used,
             "token_usage": used / plan.max_total_num_tokens,
             "gen_throughput": self._throughput(),
-            "num_retracted_reqs": 0,
+            "num_retracted_reqs": self._retracted(),
             "max_total_num_tokens": plan.max_total_num_tokens,
             "weight_memory_usage_gb": (plan.weights_bytes + plan.draft_bytes) / _GIB,
             "kv_cache_memory_usage_gb": plan.kv_bytes / _GIB,
@@ -130,6 +130,18 @@ class Info:
             gauges["spec_accept_length"] = scheduler.readings.accept_length
             gauges["spec_accept_rate"] = scheduler.readings.accept_rate
         return gauges
+
+    def totals(self) -> dict[str, float]:
+        """Return the counters of /metrics that the scheduler keeps."""
+        scheduler = self._engine.scheduler
+        return {
+            "num_retracted_requests_total": scheduler.retractions,
+            "realtime_tokens_total": scheduler.decoded_tokens,
+        }
+
+    def _retracted(self) -> int:
+        """Requests that wait although they have generated already."""
+        return sum(1 for request in self._engine.scheduler.waiting if request.generated)
 
     def _internal_state(self) -> dict[str, Any]:
         args, plan, scheduler = self._machine.args, self._engine.plan, self._engine.scheduler

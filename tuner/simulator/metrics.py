@@ -83,19 +83,21 @@ class Metrics:
             self._histograms["sglang:inter_token_latency_seconds"].observe(gap_s, request.generated - 1)
             self._histograms["sglang:request_time_per_output_token_seconds"].observe(gap_s)
 
-    def page(self, gauges: Mapping[str, float]) -> str:
+    def page(self, *, gauges: Mapping[str, float], totals: Mapping[str, float]) -> str:
         """Return the page.
 
         Args:
-            gauges: by name without the ``sglang:`` prefix.
+            gauges: readings of now, by name without the ``sglang:`` prefix.
+            totals: counters kept elsewhere, likewise.
         """
-        return "\n".join(self._lines(gauges)) + "\n"
+        return "\n".join(self._lines(gauges, totals)) + "\n"
 
-    def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
+    def _lines(self, gauges: Mapping[str, float], totals: Mapping[str, float]) -> Iterator[str]:
         for name, value in gauges.items():
             yield from _head(f"sglang:{name}", "gauge")
             yield f"sglang:{name}{{{self._rank_labels}}} {float(value)!r}"
-        for name, value in self._totals.items():
+        others = {f"sglang:{name}": value for name, value in totals.items()}
+        for name, value in (self._totals | others).items():
             yield from _head(name, "counter")
             yield f"{name}{{{self._labels}}} {float(value)!r}"
         yield from _head("sglang:generation_tokens_total", "counter")

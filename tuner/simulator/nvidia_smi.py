@@ -13,6 +13,7 @@ from tuner.simulator.host import HostError, read_facts
 from tuner.simulator.profile import Profile
 
 _MIB = 1024**2
+NOT_KNOWN = "[N/A]"
 _DRIVER = "570.133.20"
 _CUDA = "12.8"
 
@@ -73,7 +74,6 @@ def _split(item: str) -> tuple[str, str]:
 def _gpu_fields(shape: Profile, holdings: Sequence[Holding], index: int) -> dict[str, str]:
     total = shape.gpu.memory_bytes // _MIB
     used = sum(holding.bytes_per_gpu.get(index, 0) for holding in holdings) // _MIB
-    busy = any(holding.alive and holding.bytes_per_gpu.get(index) for holding in holdings)
     return {
         "index": str(index),
         "name": shape.gpu.name,
@@ -83,11 +83,12 @@ def _gpu_fields(shape: Profile, holdings: Sequence[Holding], index: int) -> dict
         "memory.total": str(total),
         "memory.used": str(used),
         "memory.free": str(total - used),
-        "utilization.gpu": "100" if busy else "0",
-        "utilization.memory": "60" if busy else "0",
-        "temperature.gpu": "52" if busy else "31",
+        # How busy a GPU is, nobody wrote into the book.
+        "utilization.gpu": NOT_KNOWN,
+        "utilization.memory": NOT_KNOWN,
+        "temperature.gpu": NOT_KNOWN,
         "compute_cap": f"{shape.gpu.compute_capability // 10}.{shape.gpu.compute_capability % 10}",
-        "power.draw": "[N/A]",
+        "power.draw": NOT_KNOWN,
         "mig.mode.current": "Disabled",
     }
 
@@ -124,7 +125,7 @@ def _header(name: str, *, units: bool) -> str:
 
 
 def _cell(name: str, value: str, *, units: bool) -> str:
-    return f"{value} {_UNITS[name]}" if units and name in _UNITS else value
+    return f"{value} {_UNITS[name]}" if units and name in _UNITS and value != NOT_KNOWN else value
 
 
 def _uuid(index: int) -> str:
@@ -143,7 +144,7 @@ def _summary(shape: Profile, holdings: Sequence[Holding]) -> str:
     for index in range(shape.gpu.count):
         row = _gpu_fields(shape, holdings, index)
         memory = f"{row['memory.used']}MiB / {row['memory.total']}MiB"
-        lines.append(f"| {index:>3}  {shape.gpu.name:<38}{memory:>24}{row['utilization.gpu'] + '%':>12}      Default |")
+        lines.append(f"| {index:>3}  {shape.gpu.name:<38}{memory:>24}{row['utilization.gpu']:>12}      Default |")
     lines += [bar, "", bar, f"| {'Processes:':<88}|"]
     found = [
         f"| {index:>3}   N/A  N/A {holding.pid:>9}      C   {_app_fields(holding, index, count)['process_name']:<38}"

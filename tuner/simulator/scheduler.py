@@ -142,6 +142,7 @@ class Scheduler:
         self.totals = Totals()
         self.readings = Readings()
         self.retractions = 0
+        self.decoded_tokens = 0
         self.peak_workspace_bytes = 0
 
     @property
@@ -265,6 +266,7 @@ class Scheduler:
 
     def _deliver(self, request: Request, drawn: int, now_s: float) -> int:
         added = request.append(drawn, now_s)
+        self.decoded_tokens += added
         if request.finish is not None:
             self.running.remove(request)
             self._finished(request)
