@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC
 
 from tuner.model.outcome import TrialState
@@ -54,6 +55,10 @@ def test_trial_0_is_named_as_what_runs_today() -> None:
 
 def test_the_example_of_the_manual_is_right() -> None:
     assert event_text(leg(0.0, 16, 1204.4)) == "measuring 16: 1,204 tok/s"
+
+
+def test_a_soak_is_not_called_a_level() -> None:
+    assert event_text(replace(leg(0.0, 64, 1842.0), kind="soak")) == "soaking 64: 1,842 tok/s"
 
 
 def test_what_moves_many_times_a_second_gets_no_line() -> None:

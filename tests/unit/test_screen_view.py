@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tuner.model.outcome import Faulted, TrialState
@@ -48,6 +50,18 @@ def test_the_lone_request_is_shown_at_level_one_and_the_aggregate_above() -> Non
     view.event("sim0", 0, leg(1001.0, 1, 234.0))
     view.event("sim0", 0, leg(1002.0, 4, 700.0))
     assert [level.throughput for level in view.hosts["sim0"].levels.values()] == [234.0, 700.0]
+
+
+def test_soaking_leaves_the_ladder_as_it_was_measured() -> None:
+    view = begun()
+    view.proposed("sim0", proposal(0, mtp(3)), 1000.0)
+    view.event("sim0", 0, leg(1001.0, 64, 1900.0))
+    view.event("sim0", 0, StateEntered(at_s=1002.0, state=TrialState.SOAKING, level=64))
+    view.event("sim0", 0, LegProgress(at_s=1003.0, concurrency=64, elapsed_s=1.0, aggregate_throughput=1500.0))
+    host = view.hosts["sim0"]
+    assert (host.levels[64], host.detail) == (LevelView(throughput=1900.0, done=True), "1,500 tok/s")
+    view.event("sim0", 0, replace(leg(1004.0, 64, 1400.0), kind="soak"))
+    assert host.levels[64].throughput == 1900.0
 
 
 def test_a_level_without_tokens_yet_is_not_zero() -> None:

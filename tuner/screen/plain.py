@@ -86,7 +86,8 @@ def event_text(event: TrialEvent) -> str | None:
         words = state_words(event.state, event.level)
         return f"{words}: {event.detail}" if event.detail else words
     if isinstance(event, LegFinished):
-        return f"{state_words(TrialState.MEASURING, event.leg.concurrency)}: {rate(leg_throughput(event))} tok/s"
+        state = TrialState.MEASURING if event.kind == "ladder" else TrialState.SOAKING
+        return f"{state_words(state, event.leg.concurrency)}: {rate(leg_throughput(event))} tok/s"
     if isinstance(event, Remark):
         return f"remark: {event.text}"
     return None

@@ -11,7 +11,7 @@ from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import LegFinished, LegProgress, Remark, StateEntered, TrialEvent, TrialFinished, TrialResult
 from tuner.ports import Proposal
 from tuner.report.front import baseline_row, front_rows
-from tuner.screen.words import short_names
+from tuner.screen.words import rate, short_names
 
 _REMARKS_KEPT = 3
 _DURATIONS_AVERAGED = 8
@@ -105,8 +105,11 @@ class RunView:
                 view.state_since_s = event.at_s
             view.state, view.level, view.detail = event.state, event.level, event.detail
         elif isinstance(event, LegProgress):
-            view.levels[event.concurrency] = LevelView(throughput=event.aggregate_throughput, done=False)
-        elif isinstance(event, LegFinished):
+            if view.state is TrialState.SOAKING:  # the ladder keeps what the level itself measured
+                view.detail = f"{rate(event.aggregate_throughput)} tok/s"
+            else:
+                view.levels[event.concurrency] = LevelView(throughput=event.aggregate_throughput, done=False)
+        elif isinstance(event, LegFinished) and event.kind == "ladder":
             view.levels[event.leg.concurrency] = LevelView(throughput=leg_throughput(event), done=True)
         elif isinstance(event, Remark):
             self.remark(f"{host} trial {number}: {event.text}", event.at_s)
