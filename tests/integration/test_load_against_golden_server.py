@@ -92,7 +92,7 @@ def flawed_every(third: Script) -> Callable[[int], Script]:
 def test_a_lone_request_s_speed_is_the_server_s() -> None:
     run = drive(Script(gap_s=0.012), leg=replace(LEG, concurrency=1, min_s=1.0, max_s=3.0))
     assert value(run.result.single_request_throughput) == pytest.approx(run.true_single(), rel=TOLERANCE)
-    assert value(run.result.single_request_throughput) == pytest.approx(47 / (12 * 0.012), rel=TOLERANCE)
+    assert value(run.result.single_request_throughput) == pytest.approx(47 / (12 * 0.012), rel=0.08)
     assert value(run.result.aggregate_throughput) == pytest.approx(run.true_aggregate(), rel=TOLERANCE)
     assert run.result.converged
     assert run.server.most_running == 1
@@ -182,13 +182,13 @@ def test_a_server_that_counts_only_at_the_end_gives_the_same_throughput() -> Non
 def test_each_flaw_has_its_status_and_the_other_requests_are_measured(
     flaw: Flaw, status: RequestStatus, complaint: str
 ) -> None:
-    run = drive(flawed_every(Script(flaw=flaw)))
+    run = drive(flawed_every(Script(flaw=flaw)), leg=replace(LEG, max_s=0.8))
     failed = run.of(status)
     assert run.result.failed == len(failed) > 0
     assert all(complaint in (record.error or "") for record in failed)
     assert run.result.completed == len(run.of(RequestStatus.OK)) > 0
     assert run.result.offered == run.result.completed + run.result.failed
-    assert value(run.result.single_request_throughput) == pytest.approx(1 / 0.00255, rel=0.1)
+    assert value(run.result.single_request_throughput) == pytest.approx(run.true_single(), rel=0.05)
 
 
 def test_the_tokens_of_a_request_that_failed_later_were_delivered() -> None:

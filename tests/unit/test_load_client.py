@@ -191,6 +191,17 @@ def test_a_lone_request_converges_on_five_requests() -> None:
     assert result.single_request_throughput.samples >= 5
 
 
+def test_a_lone_request_longer_than_its_leg_is_measured_all_the_same() -> None:
+    async def slow(call: HttpCall, sink: StreamSink) -> StreamEnd:
+        await asyncio.sleep(0.2)
+        return await answer(call, sink)
+
+    result, _, _ = measure(slow, replace(LEG, concurrency=1, min_s=0.01, max_s=0.02))
+    assert result.single_request_throughput is not None
+    assert result.single_request_throughput.samples == 1
+    assert not result.converged
+
+
 def test_progress_is_reported_while_a_leg_runs() -> None:
     seen: list[tuple[float, float | None]] = []
     generator = HttpLoadGenerator(connect=Connections(answer))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import pytest
@@ -264,7 +264,7 @@ def test_a_trailing_slash_of_the_address_does_not_matter() -> None:
 
 def test_a_transport_without_a_stream_is_our_own_fault() -> None:
     class SyncBody(httpx.SyncByteStream):
-        def __iter__(self):  # noqa: ANN204 - never read
+        def __iter__(self) -> Iterator[bytes]:
             yield b""
 
     with pytest.raises(MeasurementFault, match="cannot be streamed"):

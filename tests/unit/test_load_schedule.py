@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,11 +99,26 @@ def test_what_has_no_interval_is_not_narrow() -> None:
     assert not is_narrow(leg(16), None, estimate(None, 9))
 
 
-def test_a_leg_ends_when_narrow_after_its_shortest_time_or_at_its_longest() -> None:
-    assert not is_over(leg(), window_s=9.9, is_narrow=True)
-    assert is_over(leg(), window_s=10.0, is_narrow=True)
-    assert not is_over(leg(), window_s=59.9, is_narrow=False)
-    assert is_over(leg(), window_s=60.0, is_narrow=False)
+@pytest.mark.parametrize("concurrency", [1, 16])
+def test_a_leg_ends_when_narrow_after_its_shortest_time_or_at_its_longest(concurrency: int) -> None:
+    def over(window_s: float, *, narrow: bool) -> bool:
+        return is_over(
+            leg(concurrency), window_s=window_s, is_narrow=narrow, single=estimate(0.1, 3), request_timeout_s=300
+        )
+
+    assert not over(9.9, narrow=True)
+    assert over(10.0, narrow=True)
+    assert not over(59.9, narrow=False)
+    assert over(60.0, narrow=False)
+
+
+def test_a_lone_request_that_is_longer_than_its_leg_is_waited_for_until_it_must_have_timed_out() -> None:
+    def over(window_s: float, concurrency: int) -> bool:
+        return is_over(leg(concurrency), window_s=window_s, is_narrow=False, single=None, request_timeout_s=300)
+
+    assert not over(359, 1)
+    assert over(360, 1)
+    assert over(60, 2)
 
 
 def test_a_leg_with_nothing_but_failures_is_given_up_at_its_longest_time() -> None:

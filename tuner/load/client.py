@@ -194,7 +194,13 @@ async def _until_over(
             progress(now_s - began_s, None if aggregate is None else aggregate.value)
         if reader is not None and reading is not None:
             narrow = is_narrow(leg, reading.single, reading.aggregate)
-            if is_over(leg, window_s=now_s - reader.opened_s, is_narrow=narrow):
+            if is_over(
+                leg,
+                window_s=now_s - reader.opened_s,
+                is_narrow=narrow,
+                single=reading.single,
+                request_timeout_s=target.workload.request_timeout_s,
+            ):
                 return reading, narrow
         elif is_hopeless(
             leg,

@@ -93,9 +93,15 @@ def is_narrow(leg: Leg, single: Estimate | None, aggregate: Estimate | None) -> 
     return estimate.half_width <= leg.interval
 
 
-def is_over(leg: Leg, *, window_s: float, is_narrow: bool) -> bool:
-    """Whether to close the window: wide enough and narrow enough, or its time is up."""
-    return window_s >= leg.max_s or (window_s >= leg.min_s and is_narrow)
+def is_over(leg: Leg, *, window_s: float, is_narrow: bool, single: Estimate | None, request_timeout_s: float) -> bool:
+    """Whether to close the window: wide enough and narrow enough, or its time is up.
+
+    At concurrency 1 the first whole request is waited for: a request longer than the leg
+    would else leave nothing measured, and one that hangs would not be seen to fail.
+    """
+    is_waiting = leg.concurrency == 1 and single is None
+    longest_s = leg.max_s + request_timeout_s if is_waiting else leg.max_s
+    return window_s >= longest_s or (window_s >= leg.min_s and is_narrow)
 
 
 def is_hopeless(leg: Leg, *, elapsed_s: float, complete: int, failed: int, request_timeout_s: float) -> bool:
