@@ -134,6 +134,12 @@ def test_every_request_asks_for_its_fixed_length_with_a_prompt_of_its_own() -> N
     assert len({body["seed"] for body in bodies}) == len(bodies)
 
 
+def test_the_headers_of_the_target_go_with_every_request() -> None:
+    key = (("authorization", "Bearer secret"),)
+    _, _, connections = measure(answer, target=replace(TARGET, headers=key))
+    assert {call.headers for call in connections.calls} == {key}
+
+
 def test_the_acceptance_length_comes_from_the_counters_of_this_leg() -> None:
     control = Control()
     result, _, _ = measure(answer, control=control)

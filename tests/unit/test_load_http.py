@@ -187,6 +187,17 @@ def test_a_request_carries_utf_8_json_and_refuses_compression() -> None:
     assert request.extensions["timeout"]["read"] is None
 
 
+def test_the_headers_of_a_call_go_with_it() -> None:
+    transport = ScriptedTransport(replying())
+    keyed = HttpCall(path="/x", body={}, headers=(("authorization", "Bearer secret"), ("user-agent", "mine")))
+    stream(transport, Sink(), call=keyed)
+    control(transport, keyed)
+    for request in transport.requests:
+        assert request.headers["authorization"] == "Bearer secret"
+        assert request.headers["user-agent"] == "mine"
+        assert request.headers["accept-encoding"] == "identity"
+
+
 def test_a_reply_that_breaks_off_in_its_body_is_cut_and_keeps_its_status() -> None:
     transport = ScriptedTransport(replying(b"data: a\n\n", error=httpx.RemoteProtocolError("incomplete")))
     sink = Sink()
