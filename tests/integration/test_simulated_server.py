@@ -691,12 +691,21 @@ def test_a_flood_of_log_is_as_long_as_asked_and_the_server_serves(sim: Host) -> 
     assert server.status() == 200
 
 
-def test_an_exit_at_a_stage_leaves_no_word_of_a_cause(sim: Host) -> None:
-    server = sim.start(*speculation(3), faults=["exit-at:pool"])
+@pytest.mark.parametrize(
+    ("stage", "last", "never"),
+    [
+        ("args", "", "server_args="),
+        ("pool", "Load weight end", "Mamba Cache is allocated"),
+        ("ready", "Uvicorn running", "fired up"),
+    ],
+)
+def test_an_exit_at_a_stage_leaves_no_word_of_a_cause(sim: Host, stage: str, last: str, never: str) -> None:
+    server = sim.start(*speculation(3), faults=[f"exit-at:{stage}"])
     assert server.wait_exit() == 1
-    assert "Load weight end" in server.log
-    assert "KV Cache is allocated" not in server.log
+    assert last in server.log
+    assert never not in server.log
     assert "Traceback" not in server.log
+    assert server.children() == {}
 
 
 def test_frightening_lines_come_from_a_healthy_server(sim: Host) -> None:

@@ -152,7 +152,7 @@ class Scheduler:
 
     @property
     def used_tokens(self) -> int:
-        """Tokens that hold KV slots, cached prefixes of nobody excluded."""
+        """Tokens that hold KV slots for running requests; a prefix two of them share counts twice."""
         return sum(request.sequence_tokens for request in self.running)
 
     def submit(self, request: Request) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -128,6 +129,9 @@ class _Service:
                 self._engine.submit(f"{HEALTH_PREFIX}_WARMUP", tokenize(_WARMUP_PROMPT), sampling, streamed=False)
             )
             self._engine.scheduler.flush()
+        if self._machine.host.faults.exit_at == "ready":
+            self._machine.tree.kill()
+            os._exit(1)
         self._engine.status = Status.UP
         for line in step.lines:
             self._machine.log.record(line)
