@@ -1,4 +1,4 @@
-"""The Optimizer port's contract, over the Optuna ledger with each sampler and over the fake."""
+"""The Optimizer port's contract, over the Optuna ledger and over the fake."""
 
 from pathlib import Path
 
@@ -11,31 +11,10 @@ from tuner.testing.optimizer_suite import STUDY, OptimizerSuite
 from tuner.testing.specs import small_spec
 
 
-class LedgerSuite(OptimizerSuite):
-    sampler: str
-
+class TestLedger(OptimizerSuite):
+    # What the samplers choose is tests/unit/test_search_samplers.py's; the ledger is one for all.
     def open(self, place: Path) -> Optimizer:
-        return open_ledger(small_spec(place, name=STUDY, sampler=self.sampler), canonical)
-
-
-class TestAutoLedger(LedgerSuite):
-    sampler = "auto"
-
-
-class TestTpeLedger(LedgerSuite):
-    sampler = "tpe"
-
-
-class TestNsga2Ledger(LedgerSuite):
-    sampler = "nsga2"
-
-
-class TestRandomLedger(LedgerSuite):
-    sampler = "random"
-
-
-class TestGridLedger(LedgerSuite):
-    sampler = "grid"
+        return open_ledger(small_spec(place, name=STUDY), canonical)
 
 
 class TestFake(OptimizerSuite):

@@ -66,7 +66,14 @@ def draw_front(path: Path, rows: Iterable[TrialRow], heading: Heading) -> None:
 
 
 def render_front(rows: Iterable[TrialRow], heading: Heading) -> bytes:
-    """Return the picture: every measured trial with its intervals, the front, the baseline."""
+    """Return the picture as PNG."""
+    buffer = io.BytesIO()
+    build_figure(rows, heading).savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def build_figure(rows: Iterable[TrialRow], heading: Heading) -> Figure:
+    """Compose the picture: every measured trial with its intervals, the front, the baseline."""
     every = tuple(rows)
     figure = Figure(figsize=(10, 6.4), dpi=160, facecolor="white")
     FigureCanvasAgg(figure)  # attaches itself: no display is ever looked for
@@ -83,9 +90,7 @@ def render_front(rows: Iterable[TrialRow], heading: Heading) -> bytes:
         _draw_labels(axes, on_front, measured, heading)
     else:
         axes.text(0.5, 0.5, "nothing measured yet", transform=axes.transAxes, ha="center", color=FAINT, fontsize=13)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return figure
 
 
 def _dress(axes: Axes, heading: Heading) -> None:

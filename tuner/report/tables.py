@@ -19,6 +19,7 @@ from tuner.model.study import TrialRow
 from tuner.report.front import Heading, baseline_row, best_gain, causes, estimates, front_rows, infeasible_rows
 
 Cell = Value | bool | None
+ACRONYMS = frozenset({"oom", "kv", "cuda"})
 
 
 def record(row: TrialRow, heading: Heading) -> dict[str, Cell]:
@@ -244,8 +245,9 @@ def _percent(percent: float | None) -> str:
 
 
 def words(name: str) -> str:
-    """Return a metric's or cause's name as words."""
-    return name.replace("single_request", "single-request").replace("_", " ")
+    """Return a metric's or cause's name as a reader would write it."""
+    spaced = name.replace("single_request", "single-request").replace("_", " ")
+    return " ".join(word.upper() if word in ACRONYMS else word for word in spaced.split(" "))
 
 
 def value_text(value: Value | None) -> str:

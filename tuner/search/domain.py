@@ -35,7 +35,16 @@ class Domain:
             AssignmentRejected: the engine refuses it, or a value (also one that the engine's
                 rules force) lies outside the space.
         """
-        assignment = self._rules(Assignment.of(values))
+        unknown = [name for name in values if name not in self._grids]
+        if unknown:
+            raise AssignmentRejected(f"{unknown[0]} is not a parameter of space {self.space.name}")
+        try:
+            assignment = self._rules(Assignment.of(values))
+        except KeyError as error:
+            missing = error.args[0]
+            if missing in self._grids and missing not in values:
+                raise AssignmentRejected(f"{missing} is missing") from error
+            raise  # a bug in the rules
         if all(self._is_on_grid(name, value) for name, value in assignment.items_):
             return assignment
         reason = self.space.outside(assignment)

@@ -283,11 +283,14 @@ class OptunaLedger:
             case Infeasible():
                 self._study.tell(trial.number, state=OptunaState.PRUNED)
             case Faulted() | Interrupted():
-                assignment = Assignment.of(trial.params)
-                queued = {row_of(other, self._objectives).assignment for other in self._trials(OptunaState.WAITING)}
-                if assignment not in queued:
-                    self._study.add_trial(waiting_trial(self._domain, assignment))
+                self._queue_again(trial)
                 self._study.tell(trial.number, state=OptunaState.FAIL)
+
+    def _queue_again(self, trial: FrozenTrial) -> None:
+        assignment = Assignment.of(trial.params)
+        queued = {row_of(other, self._objectives).assignment for other in self._trials(OptunaState.WAITING)}
+        if assignment not in queued:
+            self._study.add_trial(waiting_trial(self._domain, assignment))
 
 
 def _remove_if_empty(folder: Path) -> None:

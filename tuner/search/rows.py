@@ -15,7 +15,7 @@ from tuner.model.outcome import Faulted, Measured, TrialState
 from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
 from tuner.search.outcome_json import decode_result
-from tuner.search.storage import DATABASE, mapped, open_storage, peek
+from tuner.search.storage import DATABASE, Purpose, mapped, open_storage, peek
 
 RESULT: Final = "result"
 HOST: Final = "host"
@@ -108,7 +108,7 @@ def read_study(directory: str | Path, name: str) -> StoredStudy:
         raise LedgerError(f"{path}: does not exist; begin the study with: tuner run --study {name}")
     try:
         objectives = tuple(str(entry[0]) for entry in attributes["objectives"])
-        with mapped(path), open_storage(path, readable_only=True) as storage:
+        with mapped(path), open_storage(path, purpose=Purpose.READ) as storage:
             trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
             rows = tuple(row_of(trial, objectives) for trial in trials)
         return StoredStudy(

@@ -22,7 +22,7 @@ from tuner.search.opening import opening
 from tuner.search.safety import is_ruled_out
 from tuner.search.shadow import POPULATION, Shadow, View
 
-ATTEMPTS: Final = 40
+ATTEMPTS: Final = 20
 """How often a sampler is asked again before unused assignments are listed instead."""
 
 TPE_STARTUP: Final = 10

@@ -18,19 +18,17 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from tuner.model.metric import Direction, Objective
-from tuner.model.space import Assignment, ChoiceParameter, FloatParameter, Parameter, SearchSpace, Value
+from tuner.model.space import Assignment, ChoiceParameter, Parameter, SearchSpace, Value
 from tuner.search.constraints import KEY
 from tuner.search.domain import Domain
 from tuner.search.history import Experience, History
+from tuner.search.storage import quiet_optuna
 
 POPULATION: Final = 10
 """Trials a generation for NSGA-II: Optuna's 50 would never leave the first in a night."""
 
 GENERATION_ATTRIBUTE: Final = "NSGAIISampler:generation"
 """Where Optuna's NSGA-II keeps a trial's generation; without it no trial is ever a parent."""
-
-LOG_FROM: Final = 8
-"""Whole numbers with at least this many values are searched by ratio: 2 to 4 is a step like 8 to 16."""
 
 REJECTED_VIOLATION: Final = 4.0
 """As ``violation`` grades a server that refuses its arguments."""
@@ -74,10 +72,9 @@ class ShadowSpace:
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
-    count = len(parameter.values())
     if isinstance(parameter, ChoiceParameter) and not parameter.ordered:
         return CategoricalDistribution(parameter.choices)
-    return IntDistribution(1, count, log=count >= LOG_FROM and not isinstance(parameter, FloatParameter))
+    return IntDistribution(1, len(parameter.values()))
 
 
 class Shadow:
@@ -90,6 +87,7 @@ class Shadow:
         self._domain = domain
         self._view = view
         self._imputed = worst_values(history.counted, objectives)
+        quiet_optuna()
         self._study = optuna.create_study(
             directions=[objective.direction.value for objective in objectives], sampler=sampler
         )

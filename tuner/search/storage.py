@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -38,12 +39,16 @@ NEEDED_BYTES: Final = 64 * 1024 * 1024
 # ---------------------------------------------------------------------------- errors
 
 
+FOREIGN: Final = (sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OptunaError, OSError)
+"""Everything the libraries below the ledger raise when the database or the disk fails."""
+
+
 @contextlib.contextmanager
 def mapped(path: Path) -> Iterator[None]:
     """Turn what the database's libraries raise into LedgerError."""
     try:
         yield
-    except (sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OptunaError, OSError) as error:
+    except FOREIGN as error:
         raise LedgerError(f"{path}: {explain(error)}") from error
 
 
@@ -157,7 +162,7 @@ def create(
     with mapped(path):
         _remove_database(begun)  # of a driver that was killed here
         try:
-            with open_storage(begun) as storage, warnings.catch_warnings():
+            with open_storage(begun, purpose=Purpose.CREATE) as storage, warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)  # set_metric_names
                 study = optuna.create_study(
                     study_name=name,
@@ -170,10 +175,19 @@ def create(
                 study.add_trial(first)
             with contextlib.closing(sqlite3.connect(begun)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")  # remembered in the file
+            _force_to_disk(begun)
             begun.replace(path)
         except BaseException:
             _remove_database(begun)
             raise
+
+
+def _force_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove_database(path: Path) -> None:
@@ -181,8 +195,16 @@ def _remove_database(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
+class Purpose(Enum):
+    """What a database is opened for."""
+
+    CREATE = "create"  # a file nobody else sees; forced to the disk once, when it is complete
+    WRITE = "write"
+    READ = "read"  # nothing can be written
+
+
 @contextlib.contextmanager
-def open_storage(path: Path, *, readable_only: bool = False) -> Iterator[RDBStorage]:
+def open_storage(path: Path, *, purpose: Purpose = Purpose.WRITE) -> Iterator[RDBStorage]:
     """Open Optuna's storage on the file and close every connection at the end.
 
     Raises:
@@ -191,17 +213,20 @@ def open_storage(path: Path, *, readable_only: bool = False) -> Iterator[RDBStor
     quiet_optuna()
 
     def connect() -> sqlite3.Connection:
-        if readable_only:
+        if purpose is Purpose.READ:
             return connect_readable(path)
-        return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+        if purpose is Purpose.CREATE:
+            connection.execute("PRAGMA synchronous=OFF")
+        return connection
 
-    storage: RDBStorage | None = None
     try:
         # The creator, not the URL, names the file: a URL would trip over ? and % in the path.
         storage = RDBStorage(
             f"sqlite:///{DATABASE}",
             engine_kwargs={"creator": connect},
-            skip_table_creation=readable_only,
+            skip_compatibility_check=purpose is Purpose.CREATE,
+            skip_table_creation=purpose is Purpose.READ,
         )
     except OptunaError:
         raise
