@@ -114,7 +114,7 @@ def test_hosts_stand_side_by_side_where_there_is_room() -> None:
 
 
 def test_an_ended_trial_shows_its_outcome() -> None:
-    assert "infeasible: oom serving while measuring 32" in "\n".join(drawn(view_of(end=infeasible()), 80))
+    assert "infeasible: OOM serving while measuring 32" in "\n".join(drawn(view_of(end=infeasible()), 80))
 
 
 def test_before_the_first_trial_it_says_what_it_waits_for() -> None:

@@ -80,7 +80,7 @@ def test_states_name_their_level_while_they_have_one() -> None:
 
 def test_outcomes_say_who_is_to_blame_and_what_comes_next() -> None:
     assert outcome_words(measured(234.2, 1979.0)) == "single request 234 tok/s, aggregate 1,979 tok/s at 32"
-    assert outcome_words(infeasible()) == "infeasible: oom serving while measuring 32"
+    assert outcome_words(infeasible()) == "infeasible: OOM serving while measuring 32"
     fault = Faulted(error="nvidia-smi\nis gone", state=TrialState.CLEANING)
     assert outcome_words(fault) == "host fault while cleaning, will run again: nvidia-smi is gone"
     assert outcome_words(Interrupted(state=TrialState.LOADING)) == "interrupted while loading, will run again"

@@ -11,6 +11,7 @@ from tuner.model.space import Assignment
 
 SEPARATOR = " · "
 NOT_MEASURED = "-"
+_UPPER = {"oom": "OOM", "kv": "KV", "cuda": "CUDA"}
 
 
 def short_names(parameters: Sequence[str]) -> dict[str, str]:
@@ -75,7 +76,7 @@ def outcome_words(outcome: Outcome) -> str:
         single, together = outcome.single_request_throughput.value, outcome.aggregate_throughput.value
         return f"single request {rate(single)} tok/s, aggregate {rate(together)} tok/s at {outcome.peak_concurrency}"
     if isinstance(outcome, Infeasible):
-        cause = outcome.diagnosis.cause.value.replace("_", " ")
+        cause = " ".join(_UPPER.get(word, word) for word in outcome.diagnosis.cause.value.split("_"))
         return f"infeasible: {cause} while {state_words(outcome.state, outcome.level)}"
     if isinstance(outcome, Faulted):
         return f"host fault while {state_words(outcome.state)}, will run again: {' '.join(outcome.error.split())}"

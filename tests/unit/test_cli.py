@@ -1,0 +1,75 @@
+"""The command line's own decisions: exit codes, one-line errors, who runs a study."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+
+import pytest
+
+from tuner import __version__, errors
+from tuner.cli import exit_code, main, running_driver
+from tuner.search.lock import StudyLock
+
+EXPECTED = {
+    errors.TunerError: 1,
+    errors.MeasurementFault: 1,  # a trial takes it; at the top it is a bug
+    errors.UsageError: 2,
+    errors.StudyFileError: 2,
+    errors.AssignmentRejected: 2,
+    errors.LedgerError: 2,
+    errors.PreflightError: 3,
+    errors.EvidenceError: 3,
+    errors.HostFault: 3,
+    errors.TransportFault: 3,
+    errors.DirtyHost: 3,
+    errors.ExecutorFault: 3,
+    errors.TooManyFaults: 4,
+}
+
+
+def test_every_error_of_the_tree_has_its_exit_code() -> None:
+    tree = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.TunerError)}
+    assert {kind: exit_code(kind("x")) for kind in tree} == EXPECTED
+
+
+def test_the_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr() == (f"{__version__}\n", "")
+
+
+def test_a_wrong_option_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--study", "s", "--trails", "3"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("tuner: error: No such option: --trails")
+    assert err.count("\n") == 1
+
+
+def test_a_folder_without_studies_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "--study", "s", "--root", str(tmp_path)]) == 2
+    assert f"{tmp_path}: has no folder studies/" in capsys.readouterr().err
+
+
+def test_help_names_the_commands_and_exits_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out, _ = capsys.readouterr()
+    assert all(command in out for command in ("run", "validate", "status", "front"))
+
+
+def test_nobody_runs_a_study_without_a_lock_file(tmp_path: Path) -> None:
+    assert running_driver(tmp_path) is None
+
+
+def test_the_holder_of_the_lock_runs_the_study_until_it_lets_go(tmp_path: Path) -> None:
+    lock = StudyLock.acquire(tmp_path)
+    assert f"process {os.getpid()} since" in (running_driver(tmp_path) or "")
+    lock.release()
+    assert running_driver(tmp_path) is None
+
+
+def test_looking_does_not_keep_a_driver_out(tmp_path: Path) -> None:
+    StudyLock.acquire(tmp_path).release()
+    running_driver(tmp_path)
+    StudyLock.acquire(tmp_path).release()
