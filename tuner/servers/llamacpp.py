@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("-np", "--parallel", type=int, default=1, help="slots: requests decoded at once")
     found.add_argument("-t", "--threads", type=int, default=-1, help="decoding threads; -1: all cores")
     found.add_argument("-tb", "--threads-batch", type=int, help="prompt threads; default: as --threads")
-    found.add_argument("--poll", type=int, default=50, help="0..100: how much idle threads spin")
+    found.add_argument("--poll", type=int, default=50, help="0..100: how much idle threads spin; 0: they sleep")
     found.add_argument("-b", "--batch-size", type=int, default=2048)
     found.add_argument("-ub", "--ubatch-size", type=int, default=512)
     found.add_argument("-ctk", "--cache-type-k", choices=CACHE_TYPES, default="f16")
@@ -195,11 +195,15 @@ def serve(args: argparse.Namespace) -> NoReturn:
     Raises:
         LoadError: the model or the context cannot be had.
     """
-    import xllamacpp  # noqa: PLC0415
-
     check(args)
     path = model_path(args.model)
     memory = limit_memory()
+    if args.poll == 0:
+        # llama.cpp's own --poll does not reach OpenMP, whose threads spin at every barrier: with as many
+        # threads as cores and other work beside them that cost four fifths of the speed. Read at import.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    import xllamacpp  # noqa: PLC0415
+
     shown = {name: value for name, value in vars(args).items() if name != "api_key"}
     say(f"xllamacpp {importlib.metadata.version('xllamacpp')}, pid {os.getpid()}, data limit {memory} bytes")
     say(f"args={json.dumps(shown, sort_keys=True)}")
