@@ -1,0 +1,193 @@
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from tuner.model.metric import Estimate
+from tuner.model.outcome import Cause, Measured, Outcome, TrialState
+from tuner.model.space import Assignment
+from tuner.model.study import TrialRow
+from tuner.model.trial import Capacity
+from tuner.report.front import Heading
+from tuner.report.tables import (
+    columns,
+    front_lines,
+    front_table,
+    gain_lines,
+    replace_file,
+    short_names,
+    to_csv,
+    to_json,
+    words,
+    write_tables,
+)
+from tuner.testing.results import faulted, infeasible, interrupted, measured
+
+HEADING = Heading(
+    study="qwen-mtp",
+    engine="sglang",
+    parameters=("speculative_num_steps", "speculative_eagle_topk", "speculative_draft", "fraction"),
+    simulated=True,
+)
+
+
+def row(number: int, steps: int, outcome: Outcome | None, *, host: str | None = "gpu01") -> TrialRow:
+    tree = {"speculative_eagle_topk": 1, "speculative_draft": steps + 1} if steps else {}
+    return TrialRow(
+        number=number,
+        assignment=Assignment.of({"speculative_num_steps": steps, "fraction": 0.85} | tree),
+        outcome=outcome,
+        host=host,
+        baseline=number == 0,
+        values=(outcome.single_request_throughput.value, outcome.aggregate_throughput.value)
+        if isinstance(outcome, Measured)
+        else None,
+        capacity=Capacity(max_total_num_tokens=295_931) if number == 0 else None,
+        duration_s=None if outcome is None else 61.25,
+    )
+
+
+ROWS = (
+    row(0, 3, measured(234, 1979)),
+    row(1, 0, measured(60, 2400)),
+    row(2, 2, measured(186, 1844)),
+    row(3, 10, infeasible(Cause.OOM_SERVING, state=TrialState.MEASURING, level=16)),
+    row(4, 5, faulted("gpu01: connection lost, check it")),
+    row(5, 5, interrupted()),
+    row(6, 5, None),
+    row(7, 6, None, host=None),
+)
+
+
+def cells(rows: tuple[TrialRow, ...], heading: Heading = HEADING) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(to_csv(rows, heading))))
+
+
+def test_a_measured_trial_has_its_values_with_the_ends_of_their_intervals() -> None:
+    first = cells(ROWS)[0]
+    assert first["single_request_throughput"] == "234"
+    assert float(first["aggregate_throughput_low"]) == pytest.approx(1939.42)
+    assert float(first["aggregate_throughput_high"]) == pytest.approx(2018.58)
+    assert (first["outcome"], first["peak_concurrency"], first["cause"]) == ("measured", "16", "")
+    assert (first["max_total_num_tokens"], first["duration_s"], first["baseline"]) == ("295931", "61.25", "True")
+
+
+def test_what_was_not_measured_or_does_not_apply_is_empty_and_never_zero() -> None:
+    off, dead = cells(ROWS)[1], cells(ROWS)[3]
+    assert (off["speculative_num_steps"], off["speculative_eagle_topk"]) == ("0", "")
+    assert off["max_total_num_tokens"] == ""
+    assert [dead[name] for name in columns(HEADING) if "throughput" in name] == [""] * 6
+
+
+def test_whole_numbers_stay_whole_beside_gaps() -> None:
+    assert [line["speculative_draft"] for line in cells(ROWS)] == ["4", "", "3", "11", "6", "6", "6", "7"]
+
+
+def test_every_trial_says_how_it_ended_and_that_it_is_simulated() -> None:
+    table = cells(ROWS)
+    assert [line["outcome"] for line in table] == [
+        "measured",
+        "measured",
+        "measured",
+        "infeasible",
+        "faulted",
+        "interrupted",
+        "running",
+        "waiting",
+    ]
+    assert (table[3]["cause"], table[3]["died_in"], table[3]["died_at_concurrency"]) == (
+        "oom_serving",
+        "measuring",
+        "16",
+    )
+    assert table[4]["cause"] == "gpu01: connection lost, check it"
+    assert {line["simulated"] for line in table} == {"True"}
+    assert {line["simulated"] for line in cells(ROWS, replace(HEADING, simulated=False))} == {"False"}
+
+
+def test_a_study_without_trials_still_has_a_header() -> None:
+    assert to_csv((), HEADING) == ",".join(columns(HEADING)) + "\n"
+
+
+def test_both_files_are_written_and_read_back_by_pandas(tmp_path: Path) -> None:
+    front, trials = write_tables(tmp_path, ROWS, HEADING)
+    assert list(pd.read_csv(front)["trial"]) == [1, 0]
+    assert len(pd.read_csv(trials)) == len(ROWS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["front.csv", "trials.csv"]
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_leaves_no_rubbish(tmp_path: Path) -> None:
+    (tmp_path / "front.csv").mkdir()
+    with pytest.raises(OSError, match=r"front\.csv"):
+        replace_file(tmp_path / "front.csv", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["front.csv"]
+
+
+def test_json_says_what_the_numbers_are_and_holds_the_front_only() -> None:
+    content = json.loads(to_json(ROWS, HEADING))
+    assert content["simulated"] is True
+    assert [entry["trial"] for entry in content["front"]] == [1, 0]
+    assert content["front"][0]["speculative_eagle_topk"] is None
+    assert content["baseline"]["trial"] == 0
+    assert content["objectives"][0] == {
+        "name": "single_request_throughput",
+        "direction": "maximize",
+        "unit": "tok/s",
+    }
+    assert [gain["percent"] for gain in content["gain"]] == [0.0, pytest.approx(21.273, abs=0.001)]
+    assert content["infeasible"] == {"oom_serving": 1}
+
+
+def test_lines_show_the_front_with_today_marked() -> None:
+    title, header, *body = front_lines(ROWS, HEADING)
+    assert title == "Front of qwen-mtp (simulated)"
+    assert header.split()[0] == "trial"
+    assert [line.split()[0] for line in body] == ["1", "0"]
+    assert "0 (today)" in body[1]
+    assert "1979.0 ±39.6" in body[1]
+    assert len({len(line) for line in (header, *body)}) == 1
+
+
+def test_a_dominated_baseline_is_shown_below_the_front() -> None:
+    better = (*ROWS[:2], row(8, 4, measured(277, 2100)))
+    assert [line.split()[0] for line in front_lines(better, HEADING)[2:]] == ["1", "8", "0"]
+
+
+def test_a_value_without_an_interval_is_shown_without_one() -> None:
+    bare = Measured(
+        single_request_throughput=Estimate(value=50.0, low=None, high=None, samples=1),
+        aggregate_throughput=Estimate(value=70.0, low=None, high=None, samples=1),
+        peak_concurrency=1,
+    )
+    line = front_lines((row(0, 1, bare),), HEADING)[2]
+    assert "±" not in line
+
+
+def test_the_gain_is_told_in_words() -> None:
+    assert gain_lines(ROWS, HEADING) == (
+        "best single-request throughput: 234.0 tok/s in trial 0, +0.0 % against today's 234.0",
+        "best aggregate throughput: 2400.0 tok/s in trial 1, +21.3 % against today's 1979.0",
+        "1 infeasible: OOM serving 1",
+    )
+    assert gain_lines(ROWS[3:4], HEADING)[0].startswith("no gain can be stated")
+
+
+def test_the_rich_table_holds_the_same_cells_as_the_lines() -> None:
+    console = Console(width=160, file=io.StringIO(), force_terminal=False)
+    console.print(front_table(ROWS, HEADING))
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    shown = output.getvalue()
+    for part in ("Front of qwen-mtp (simulated)", "0 (today)", "1979.0 ±39.6", "2400.0 ±48.0", "num_steps"):
+        assert part in shown
+
+
+def test_names_lose_a_first_word_only_when_most_share_it() -> None:
+    assert short_names(("speculative_a", "speculative_b", "mem_x")) == ("a", "b", "mem_x")
+    assert short_names(("slots", "batch_size")) == ("slots", "batch_size")
+    assert words("kv_pool_too_small") == "KV pool too small"
