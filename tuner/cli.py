@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, RenderableType
@@ -26,10 +26,15 @@ from tuner.config.study_file import FOLDER as STUDIES
 from tuner.config.study_file import read_study
 from tuner.errors import EvidenceError, HostFault, PreflightError, StudyFileError, TooManyFaults, TunerError, UsageError
 from tuner.model.study import StudySpec
+from tuner.screen.front_table import FrontTable
 from tuner.screen.live import LiveScreen
 from tuner.screen.plain import PlainScreen
 from tuner.screen.plan import command_lines, ending_lines, plan_lines
 from tuner.screen.status import status_line, status_table
+from tuner.screen.words import short_names
+
+if TYPE_CHECKING:
+    from tuner.search.rows import StoredStudy
 
 BUG = 1
 INTERRUPTED = 130
@@ -235,11 +240,25 @@ def _print_front(directory: Path, study: str, as_format: Format) -> tuple[str, .
     elif as_format is Format.CSV:
         print(tables.to_csv(fronts.front_rows(stored.rows), heading), end="")
     elif sys.stdout.isatty():
-        Console().print(tables.front_table(stored.rows, heading))
+        _print_table(_front_table(stored))
     else:
         for line in tables.front_lines(stored.rows, heading):
             print(line)
     return tables.gain_lines(stored.rows, heading)
+
+
+def _front_table(stored: StoredStudy) -> RenderableType:
+    from tuner.report.front import baseline_row, front_rows  # noqa: PLC0415
+
+    console = Console()
+    return FrontTable(
+        title=f"front of {stored.name}{' (SIMULATED)' if stored.simulated else ''}",
+        names=short_names(stored.parameters),
+        front=tuple(reversed(front_rows(stored.rows))),
+        base=baseline_row(stored.rows),
+        with_base=True,
+        intervals=True,
+    ).fitted(console, console.width)
 
 
 def _print_table(table: RenderableType) -> None:

@@ -125,13 +125,13 @@ def test_the_front_holds_measured_trials_that_nothing_beats() -> None:
         row(3, mtp(10), infeasible()),
     )
     assert [best.number for best in view.front()] == [1, 0]
-    assert view.base_values() == (234, 1979)
+    assert view.base() == view.rows[0]
 
 
 def test_there_is_no_base_until_trial_0_is_measured() -> None:
     view = begun()
     view.rows = (row(0, mtp(3), FAULT), row(1, mtp(5), measured(282, 1273)))
-    assert view.base_values() is None
+    assert view.base() is None
 
 
 def test_time_left_is_unknown_before_a_trial_has_ended() -> None:

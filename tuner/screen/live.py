@@ -9,7 +9,6 @@ from typing import Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
-from rich.measure import Measurement
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -19,12 +18,12 @@ from tuner.model.outcome import Measured
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import TrialEvent, TrialResult
 from tuner.ports import Proposal
+from tuner.screen.front_table import FrontTable
 from tuner.screen.view import HostView, LevelView, RunView
 from tuner.screen.words import (
     NOT_MEASURED,
     SEPARATOR,
     duration,
-    gain,
     outcome_words,
     rate,
     settings,
@@ -122,7 +121,9 @@ class RunScreen:
         yield self._hosts(view.spec, width)
         front = view.front()
         if front:
-            yield front_table(front, view.names, view.base_values(), width, console)
+            title = f"front so far: {len(front)} {'trial' if len(front) == 1 else 'trials'}"
+            shown = FrontTable(title=title, names=view.names, front=front, base=view.base(), most=_FRONT_ROWS)
+            yield shown.fitted(console, width)
         for at_s, text in tuple(view.remarks):
             yield Text(f"{time_of_day(at_s)} {text}", style="dim", overflow="ellipsis", no_wrap=True)
 
@@ -223,67 +224,3 @@ def _level_cell(level: LevelView | None) -> Text:
     if level.throughput is None:
         return Text("…" if not level.done else NOT_MEASURED)
     return Text(rate(level.throughput)) if level.done else Text(f"{rate(level.throughput)}…", style="italic")
-
-
-def front_table(
-    front: Sequence[TrialRow],
-    names: dict[str, str],
-    base: tuple[float, ...] | None,
-    width: int,
-    console: Console,
-) -> RenderableType:
-    """Draw the front; what does not fit the width is left out in the order of its worth.
-
-    First the gains go, then the parameters that are the same on the whole front (they
-    move to the caption), at last the parameters share one column that is cut.
-    """
-    constant = {name for name in names if len({row.assignment.get(name) for row in front}) == 1}
-    varying = {name: short for name, short in names.items() if name not in constant or len(front) == 1}
-    unbounded = console.options.update(max_width=10 * console.width)  # measured against the width, not cut to it
-    for columns, gains in ((names, True), (names, False), (varying, True), (varying, False)):
-        table = _front_table(front, columns, names, base if gains else None, split=True)
-        if Measurement.get(console, unbounded, table).maximum <= width:
-            return table
-    return _front_table(front, names, names, None, split=False)
-
-
-def _front_table(
-    front: Sequence[TrialRow],
-    columns: dict[str, str],
-    names: dict[str, str],
-    base: tuple[float, ...] | None,
-    *,
-    split: bool,
-) -> Table:
-    title = f"front so far: {len(front)} {'trial' if len(front) == 1 else 'trials'}"
-    same = [f"{names[name]} {front[0].assignment.get(name, NOT_MEASURED)}" for name in names if name not in columns]
-    caption = [f"all: {SEPARATOR.join(same)}"] if same else []
-    if len(front) > _FRONT_ROWS:
-        caption.append(f"and {len(front) - _FRONT_ROWS} more")
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption="; ".join(caption) or None,
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
-    table.add_column("trial", justify="right", no_wrap=True, vertical="bottom")
-    if split:
-        for short in columns.values():
-            table.add_column(short.replace("_", "\n"), justify="right", no_wrap=True)
-    else:
-        table.add_column("settings", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("single\ntok/s", justify="right", no_wrap=True)
-    table.add_column("aggregate\ntok/s", justify="right", no_wrap=True)
-    if base is not None:
-        table.add_column("against\ntrial 0", justify="right", no_wrap=True)
-    for row in front[:_FRONT_ROWS]:
-        values = row.values or ()
-        apart = [str(row.assignment.get(name, NOT_MEASURED)) for name in columns]
-        cells = apart if split else [settings(row.assignment, names)]
-        gains = [gain(value, zero) for value, zero in zip(values, base, strict=True)] if base is not None else []
-        against = [" / ".join(gains)] if gains else []
-        table.add_row(str(row.number), *cells, *(rate(value) for value in values), *against)
-    return table

@@ -163,10 +163,9 @@ class RunView:
         """The Pareto front so far, fastest single request first."""
         return tuple(reversed(front_rows(self.rows)))
 
-    def base_values(self) -> tuple[float, ...] | None:
-        """Trial 0's values, with which all others are compared; None until they are measured."""
-        base = baseline_row(self.rows)
-        return None if base is None else base.values
+    def base(self) -> TrialRow | None:
+        """Trial 0, with which all others are compared; None until it is measured."""
+        return baseline_row(self.rows)
 
     def time_left_s(self, now_s: float) -> float | None:
         """Estimate how long the run still takes; None before a trial has told how long one takes."""
