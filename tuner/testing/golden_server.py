@@ -1,8 +1,8 @@
 """A streaming server whose every token, chunk and gap is known: what a load generator is proved against.
 
 It speaks the fake engine's protocol (OpenAI completions with usage). Chunks leave on a
-grid fixed when the request is taken up, so a late wake-up delays a chunk and not those
-after it. The server notes when it sent what: ``tokens_between`` is the truth.
+grid fixed by the first one, so a late wake-up delays a chunk and not those after it. The
+server notes when it sent what: ``tokens_between`` is the truth.
 
 ``python -m tuner.testing.golden_server --port 8000 --gap 0.0137 …`` runs it alone.
 """
@@ -166,6 +166,8 @@ class GoldenServer:
         self.has_decoded.set()
         try:
             return await self._decode(request, script, int(body["max_tokens"]))
+        except ConnectionResetError:
+            return web.Response()  # the client went away; nobody reads this
         finally:
             self._running -= 1
             self._batch.release()
@@ -182,7 +184,6 @@ class GoldenServer:
         due_s = time.perf_counter() + script.first_s
         for index, total in enumerate(plan):
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-            due_s += script.gap_s
             is_empty = script.empty_every > 0 and index % script.empty_every == script.empty_every - 1
             finish = "length" if index == len(plan) - 1 and script.flaw in (Flaw.NONE, Flaw.SHORT) else None
             event = _event("" if is_empty else " word" * script.tokens_per_chunk, finish)
@@ -192,6 +193,7 @@ class GoldenServer:
             self._steps += index > 0
             sent.stamps_s.append(time.perf_counter())
             sent.totals.append(total)
+            due_s = (due_s if index else sent.stamps_s[0]) + script.gap_s
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
         if script.flaw is Flaw.CUT and request.transport is not None:
             request.transport.abort()
