@@ -69,6 +69,8 @@ def test_another_engine_with_other_parameters_gets_one_move_on_every_axis_that_d
     assert {move["speculation"] for move in moves} >= {"ngram"}
     for name in ("slots", "batch", "threads"):
         assert any(move[name] != baseline[name] for move in moves), name
+    # Drafts do nothing at the baseline; they are moved where speculation is on.
+    assert len({move["draft_max"] for move in moves if "draft_max" in move}) > 1
 
 
 def test_a_space_of_one_point_has_no_moves() -> None:

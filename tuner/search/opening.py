@@ -1,12 +1,12 @@
 """The first assignments after the baseline: few, safe, and spread along every axis.
 
 A random opening costs trials and crashes. Walking outward from the configuration that is
-known to run teaches more: the leading axis (the first of the file with five values or more
-that does something) is moved to half, a sixth up and three eighths up; every other one is
-doubled and quadrupled, a share is raised by a third of what is left, a choice is switched. An
-axis that the engine's rules force at the baseline (draft tokens without a tree) moves together
-with the one that frees it. For SGLang from 3 steps without a tree that is steps 1, 5 and 8, a
-2x8 and a 4x16 tree, and a higher memory fraction.
+known to run teaches more. The leading axis (the first whole number of the file with five
+values or more that does something) is moved to half, a sixth up and three eighths up; every
+other one is doubled and quadrupled, a share is raised by a third of what is left, a choice is
+switched. An axis that the engine's rules force at the baseline (draft tokens without a tree)
+moves together with the one that frees it. For SGLang from 3 steps without a tree that is
+steps 1, 5 and 8, a 2x8 and a 4x16 tree, and a higher memory fraction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from tuner.model.space import Assignment, ChoiceParameter, FloatParameter, Parameter, Value
+from tuner.model.space import Assignment, ChoiceParameter, FloatParameter, IntParameter, Parameter, Value
 from tuner.search.domain import Domain
 
 SIZE = 6
@@ -43,7 +43,7 @@ def opening(domain: Domain, size: int = SIZE) -> tuple[Assignment, ...]:
                     route.append(assignment)
             if route:
                 break
-        if parameter is lead and route:
+        if route and len(starts) == 1:
             # What does nothing at the baseline (a tree, with speculation off) may do something here.
             starts.append(domain.filled(route[0]))
         routes.append(route)
@@ -55,7 +55,11 @@ def opening(domain: Domain, size: int = SIZE) -> tuple[Assignment, ...]:
 def _leading(domain: Domain) -> Parameter | None:
     start = domain.filled(domain.baseline)
     for parameter in domain.space.parameters:
-        if _is_size(parameter) and len(parameter.values()) >= LEADING_VALUES and _is_free(domain, parameter, start):
+        if (
+            isinstance(parameter, IntParameter)
+            and len(parameter.values()) >= LEADING_VALUES
+            and _is_free(domain, parameter, start)
+        ):
             return parameter
     return None
 
