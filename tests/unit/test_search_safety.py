@@ -30,9 +30,14 @@ DEAD = server(4, 2, 8, 0.85)
         (HIGH, server(4, 2, 8, 0.85), True),
         (HIGH, server(4, 2, 8, 0.9), True),
         (HIGH, server(4, 2, 8, 0.84), False),
-        (HIGH, server(5, 2, 8, 0.9), False),
+        (HIGH, server(5, 2, 9, 0.9), True),
+        (HIGH, server(5, 2, 9, 0.85), True),
+        (HIGH, server(5, 2, 9, 0.84), False),
+        (HIGH, server(4, 1, 8, 0.9), False),
         (LOW, server(4, 2, 8, 0.84), True),
         (LOW, server(4, 2, 8, 0.86), False),
+        (LOW, server(4, 2, 9, 0.84), True),
+        (LOW, server(4, 2, 7, 0.84), False),
         (MANY, server(4, 2, 9, 0.85), True),
         (MANY, server(5, 4, 8, 0.85), True),
         (MANY, server(5, 2, 7, 0.85), False),
@@ -41,7 +46,7 @@ DEAD = server(4, 2, 8, 0.85)
         (None, server(4, 2, 9, 0.95), False),
     ],
 )
-def test_a_death_rules_out_its_own_side_at_equal_other_settings(
+def test_a_death_rules_out_what_asks_for_at_least_as_much_in_every_way(
     direction: MemoryDirection | None, candidate: Assignment, ruled_out: bool
 ) -> None:
     assert is_ruled_out(candidate, [death(DEAD, direction)], FULL_SPACE) is ruled_out

@@ -1,9 +1,9 @@
-"""What a death from memory rules out at otherwise equal settings.
+"""What a death from memory rules out: whatever asks for at least as much in every way.
 
-Kept to the two certain lessons: with everything else equal, a fraction at or above one that
-ran out of memory runs out as well (at or below one that left no room for the cache, likewise),
-and so does a tree at least as large in every way as one that did. A death without a direction
-rules nothing out: one unexplained crash must never close a region.
+More draft tokens, and larger sizes of any kind, never free memory. A server that ran out
+beside its static share dies as well with a higher fraction and sizes at least as large; one
+that had no room inside it, with a lower fraction and sizes at least as large. A death without
+a direction rules nothing out: one unexplained crash must never close a region.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tuner.model.outcome import MemoryDirection
-from tuner.model.space import Assignment, ChoiceParameter, FloatParameter, SearchSpace
+from tuner.model.space import Assignment, ChoiceParameter, FloatParameter, Parameter, SearchSpace
 from tuner.search.history import Experience
 
 
@@ -31,25 +31,23 @@ def is_ruled_out(candidate: Assignment, experiences: Iterable[Experience], space
 def _dies_too(candidate: Assignment, dead: Assignment, direction: MemoryDirection, space: SearchSpace) -> bool:
     if set(candidate) != set(dead):
         return False
-    for parameter in space.parameters:
-        name = parameter.name
-        if name not in dead or candidate[name] == dead[name]:
-            continue
-        values = parameter.values()
-        grows = values.index(candidate[name]) > values.index(dead[name])
-        if isinstance(parameter, FloatParameter):
-            wanted = {
-                MemoryDirection.FRACTION_TOO_HIGH: grows,
-                MemoryDirection.FRACTION_TOO_LOW: not grows,
-                MemoryDirection.TOO_MANY_DRAFT_TOKENS: False,
-            }
-        else:
-            is_size = not isinstance(parameter, ChoiceParameter) or parameter.ordered
-            wanted = {
-                MemoryDirection.FRACTION_TOO_HIGH: False,
-                MemoryDirection.FRACTION_TOO_LOW: False,
-                MemoryDirection.TOO_MANY_DRAFT_TOKENS: is_size and grows,
-            }
-        if not wanted[direction]:
-            return False
-    return True
+    return all(
+        _asks_as_much(parameter, candidate, dead, direction)
+        for parameter in space.parameters
+        if parameter.name in dead and candidate[parameter.name] != dead[parameter.name]
+    )
+
+
+def _asks_as_much(parameter: Parameter, candidate: Assignment, dead: Assignment, direction: MemoryDirection) -> bool:
+    """Whether the candidate's (different) value cannot save it from the death seen."""
+    values = parameter.values()
+    grows = values.index(candidate[parameter.name]) > values.index(dead[parameter.name])
+    if isinstance(parameter, FloatParameter):
+        return {
+            MemoryDirection.FRACTION_TOO_HIGH: grows,
+            MemoryDirection.FRACTION_TOO_LOW: not grows,
+            # Either side may have run out: another fraction says nothing.
+            MemoryDirection.TOO_MANY_DRAFT_TOKENS: False,
+        }[direction]
+    is_size = not isinstance(parameter, ChoiceParameter) or parameter.ordered
+    return is_size and grows
