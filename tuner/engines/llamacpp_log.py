@@ -81,6 +81,11 @@ _RULES = (
         advice="the kernel ended the server for want of memory",
     ),
 )
+# Texts of which a piece of log must hold one, lower case, for its lines to be looked at: requests log none.
+_TRIGGERS = (
+    "args=", "load_model", "model ", "error", "argument", "failed", "bad_alloc", "magic", "couldn't bind", "in use",
+    "no module", "undefined symbol", "ggml_a", "terminate", "out of memory", "exiting",
+)  # fmt: skip
 _GIVEN_UP = re.compile(r"exiting due to |llama-server: error: ")
 _OWN_FAULTS = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS})
 
@@ -140,6 +145,9 @@ class LlamaCppLogReader:
 
     def _read(self, lines: list[str]) -> None:
         self._last.add(lines)
+        piece = "\n".join(lines).lower()
+        if not any(trigger in piece for trigger in _TRIGGERS):
+            return
         for line in lines:
             for text, stage in _STAGES:
                 if text in line:
