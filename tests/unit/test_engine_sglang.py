@@ -11,6 +11,7 @@ import pytest
 from tuner.config.space_file import read_space
 from tuner.engines import engine
 from tuner.errors import AssignmentRejected, UsageError
+from tuner.model.outcome import Cause, TrialState
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command
@@ -231,3 +232,11 @@ sglang:num_running_reqs{model_name="m",tp_rank="0"} 3.0
     assert SGLANG.counters(HttpReply(status=200, body=body)) == Counters(
         generated_tokens=128.0, verify_steps=40.0, running=3.0, queued=None
     )
+
+
+def test_the_names_of_flags_in_the_line_of_settings_are_no_cause() -> None:
+    reader = SGLANG.log_reader()
+    reader.feed("[2026-11-30 12:00:00] server_args={'mamba_track_interval': 256, 'enable_nccl_nvls': False}\n")
+    reader.feed("[2026-11-30 12:00:09 TP0] Load weight begin. avail mem=44.0 GB\n")
+    verdict = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
+    assert verdict.cause is Cause.UNKNOWN

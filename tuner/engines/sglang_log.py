@@ -33,8 +33,9 @@ _UNITS |= {"GIB": 1 << 30, "GB": 1 << 30, "TIB": 1 << 40, "TB": 1 << 40}
 
 _STAGES = ("", "args", "load_weights", "load_draft", "pool", "capture", "ready")
 # Text of a progress line and the stage it proves; weight lines are counted instead.
+_SETTINGS = "server_args="
 _PROGRESS = (
-    ("server_args=", "args"),
+    (_SETTINGS, "args"),
     ("Mamba Cache is allocated.", "pool"),
     ("KV Cache is allocated.", "pool"),
     ("Memory pool end.", "pool"),
@@ -135,6 +136,8 @@ class SglangLogReader:
 
     def _read_line(self, line: str) -> None:
         self._follow_progress(line)
+        if _SETTINGS in line:
+            return  # every flag's name stands in it, and none is a cause
         lowered = line.lower()
         if not any(trigger in lowered for trigger in causes.TRIGGERS):
             return
@@ -167,7 +170,7 @@ class SglangLogReader:
         for text, stage in _PROGRESS:
             if text not in line:
                 continue
-            if text == "server_args=":
+            if text == _SETTINGS:
                 self._begin(line)
             self._reach(stage)
             self._started = self._started or text == "max_total_num_tokens="

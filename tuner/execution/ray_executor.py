@@ -55,7 +55,7 @@ class HostWorker:
         Ray lets an orphaned worker live for some seconds; its server would be measured on
         for nobody. The end of this process closes the pipe that keeps the server up.
         """
-        while os.getppid() == self._parent:
+        while os.getppid() == self._parent:  # noqa: ASYNC110 - the death of a parent is no event
             await asyncio.sleep(ORPHAN_CHECK_S)
         os._exit(1)
 
@@ -149,6 +149,9 @@ class RayExecutor:
         try:
             async for reference in self._actor(host).run.remote(request):
                 yield await reference
+        except ray.exceptions.RayTaskError as error:
+            # The worker lives; what failed in it is a bug of ours that the trial could not catch.
+            raise ExecutorFault(f"host {host}: the trial failed in its worker: {error.cause!r}") from error
         except ray.exceptions.RayError as error:
             self._actors.pop(host, None)
             raise ExecutorFault(f"host {host}: its worker is gone ({type(error).__name__})") from error
@@ -162,9 +165,9 @@ class RayExecutor:
         except ray.exceptions.RayError as error:
             logging.getLogger("tuner.ray").info("stop.failed host=%s error=%s", host, type(error).__name__)
 
-    def worker_pids(self) -> dict[str, int]:
-        """Return each host's worker PID; for tests that kill one."""
-        return {host: ray.get(actor.process_id.remote()) for host, actor in self._actors.items()}
+    async def worker_pids(self) -> dict[str, int]:
+        """Return each host's worker PID, where a worker lives."""
+        return {host: await actor.process_id.remote() for host, actor in self._actors.items()}
 
     async def close(self) -> None:
         """End the actors, and Ray itself where it was started here."""

@@ -105,19 +105,7 @@ class Project:
 
     def server_processes(self) -> list[int]:
         """Return the PIDs of everything that runs for this project's hosts."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            try:
-                environ = (entry / "environ").read_bytes()
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue  # it ended while we looked, or is not ours to see
-            hosts = str(self.results / "hosts").encode()
-            if hosts in environ or hosts in command:
-                found.append(int(entry.name))
-        return found
+        return processes_of(self.results / "hosts")
 
     def wait_until_no_server(self) -> None:
         """Return when nothing of this project's hosts lives any more."""
@@ -125,3 +113,20 @@ class Project:
         while self.server_processes():
             assert time.monotonic() < deadline, f"still running: {self.server_processes()}"
             time.sleep(0.1)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the PIDs of the processes whose environment or command line names ``folder``."""
+    found = []
+    wanted = str(folder).encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes()
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended while we looked, or is not ours to see
+        if wanted in environ or wanted in command:
+            found.append(int(entry.name))
+    return found
