@@ -209,7 +209,7 @@ def running_driver(directory: Path) -> str | None:
 
 def _load(root: Path, study: str, overrides: Overrides) -> StudySpec:
     read_study(root, study)  # a wrong file is refused before the seconds that loading all parts takes
-    from tuner.wiring.study import load_study  # noqa: PLC0415
+    from tuner.wiring.load import load_study  # noqa: PLC0415
 
     return load_study(root, study, overrides)
 

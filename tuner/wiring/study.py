@@ -1,4 +1,4 @@
-"""Load a study and run it: what the command line calls."""
+"""Runs a study: what the command line calls."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tuner
-from tuner.config.resolve import Known, Overrides, resolve
-from tuner.config.study_file import read_study
-from tuner.engines import ENGINES, engine
+from tuner.engines import engine
 from tuner.execution.ray_executor import RayExecutor
 from tuner.hosts.clock import SystemClock
 from tuner.model.plain import Json
@@ -22,13 +20,13 @@ from tuner.ports import Executor, RunObserver
 from tuner.runtime.campaign import Campaign
 from tuner.runtime.evidence import FileEvidence
 from tuner.search.ledger import check_ledger, open_ledger
-from tuner.search.samplers import SAMPLERS
-from tuner.simulator import profile
 from tuner.wiring.files import ResultFiles
 from tuner.wiring.host import build_host
 from tuner.wiring.preflight import check_hosts
 
 INTERRUPTED = 130
+SAME_SIGNAL_S = 0.5
+"""`timeout` and some shells send a signal to a process and again to its group: that is one wish, not two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +43,6 @@ class RunSummary:
     complete: bool
     rows: tuple[TrialRow, ...]
     directory: Path
-
-
-def load_study(root: Path, name: str, overrides: Overrides | None = None) -> StudySpec:
-    """Read a study file and everything it refers to; touches nothing.
-
-    Raises:
-        UsageError: a file or an option is wrong.
-    """
-    known = Known(engines=ENGINES, samplers=SAMPLERS, profiles=profile.names())
-    return resolve(read_study(root, name), root=root, known=known, overrides=overrides)
 
 
 def ray_executor(spec: StudySpec, address: str | None) -> RayExecutor:
@@ -142,6 +130,7 @@ class _Signals:
         self._campaign = campaign
         self._observer = observer
         self._stopping: asyncio.Task[None] | None = None
+        self._since_s = 0.0
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -154,8 +143,12 @@ class _Signals:
             loop.remove_signal_handler(number)
 
     def _on_signal(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._stopping is not None and now_s - self._since_s < SAME_SIGNAL_S:
+            return
         if self._stopping is not None:
             self._observer.remark("leaving at once; the servers are stopped by their supervisors")
             os._exit(INTERRUPTED)
         self._observer.remark("stopping: ending the running trials and cleaning up; once more leaves at once")
+        self._since_s = now_s
         self._stopping = asyncio.ensure_future(self._campaign.stop())
