@@ -7,11 +7,12 @@ one event loop; foreign exceptions never pass, they are mapped to ``tuner.errors
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
+from tuner.model.host import CommandResult, GpuProcess, GpuReading, LogChunk, ProcessEntry, ServiceState
+from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Diagnosis, Outcome, TrialState
 from tuner.model.record import Counters, LegResult, RequestRecord
 from tuner.model.space import Assignment
@@ -38,15 +39,6 @@ class Clock(Protocol):
 # ---------------------------------------------------------------------------- host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
-    """What a command did; a non-zero status is a value."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-
 class HostTransport(Protocol):
     """Runs commands on a host and moves small files."""
 
@@ -70,52 +62,6 @@ class HostTransport(Protocol):
         Raises:
             TransportFault: it cannot be written.
         """
-
-
-class Activity(Enum):
-    """What a service manager says of the server."""
-
-    INACTIVE = "inactive"  # never started, or stopped by us and gone
-    RUNNING = "running"  # the main process lives
-    RESTARTING = "restarting"  # it died and will be started again by the manager
-    FAILED = "failed"  # it died and stays dead
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceState:
-    """One look at the service.
-
-    Attributes:
-        identity: of the current or last invocation; None when never started.
-        restarts: automatic restarts since our start; above 0 is a crash.
-        exit_status: of the last main process that ended, if it exited.
-        exit_signal: of the last main process that ended, if a signal ended it.
-        stop_requested: our own stop was recorded before any signal was sent.
-    """
-
-    activity: Activity
-    identity: ServiceIdentity | None
-    restarts: int
-    exit_status: int | None
-    exit_signal: int | None
-    stop_requested: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogChunk:
-    """Log text since a cursor; ``cursor`` continues after it."""
-
-    text: str
-    cursor: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEntry:
-    """A process on the host."""
-
-    pid: int
-    command: str
-    ours: bool
 
 
 class ServiceManager(Protocol):
@@ -155,24 +101,6 @@ class ServiceManager(Protocol):
         """Kill the leftovers that are ours; foreign processes are never touched."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
-    """One GPU as nvidia-smi shows it; bytes."""
-
-    index: int
-    memory_used_bytes: int
-    memory_total_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
-    """A process that holds GPU memory."""
-
-    pid: int
-    name: str
-    memory_used_bytes: int
-
-
 class GpuProbe(Protocol):
     """Reads GPU memory."""
 
@@ -190,25 +118,6 @@ class GpuProbe(Protocol):
 # ---------------------------------------------------------------------------- HTTP
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpCall:
-    """A request to the server; ``body`` None is a GET, and ``headers`` go with it."""
-
-    path: str
-    body: Mapping[str, Any] | None = None
-    timeout_s: float = 30.0
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpReply:
-    """Its reply; ``status`` None: no reply came, ``error`` says why (``refused``, …)."""
-
-    status: int | None
-    body: bytes
-    error: str | None = None
-
-
 class ControlClient(Protocol):
     """Single requests to the server: health, configuration, counters."""
 
@@ -217,27 +126,6 @@ class ControlClient(Protocol):
 
     async def close(self) -> None:
         """Close its connections."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamDelta:
-    """What one server-sent event of a stream means.
-
-    Attributes:
-        has_content: text (or a grown token count) arrived: the event is a chunk.
-        tokens_total: completion tokens so far by the server's own count; None: not said.
-        prompt_tokens: by the server's own count; None: not said.
-        finish_reason: set on the last content event.
-        done: the stream's end marker.
-        error: the server reported an error in the stream.
-    """
-
-    has_content: bool = False
-    tokens_total: int | None = None
-    prompt_tokens: int | None = None
-    finish_reason: str | None = None
-    done: bool = False
-    error: str | None = None
 
 
 # ---------------------------------------------------------------------------- engine

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Project
-
-
-def tree(root: Path) -> dict[str, str]:
-    """Every path under ``root`` with what it holds."""
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
-        for path in sorted(root.rglob("*"))
-    }
-
-
-def refused(project: Project, *arguments: str, code: int = 2) -> str:
-    """Run tuner, hold what is true of every refusal, and return the line."""
-    before = tree(project.root)
-    done = project.tuner(*arguments)
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("tuner: error: ")
-    assert "Traceback" not in done.stderr
-    assert tree(project.root) == before
-    return lines[0].removeprefix("tuner: error: ")
+from tuner.testing.project import Project, tree
 
 
 def in_study(old: str, new: str) -> Callable[[Project], None]:
@@ -85,7 +60,7 @@ def replace(path: Path, old: str, new: str) -> None:
 )
 def test_a_wrong_file_is_refused(project: Project, spoil: Callable[[Project], None], place: str, remedy: str) -> None:
     spoil(project)
-    line = refused(project, "run", "--study", "tiny")
+    line = project.refused("run", "--study", "tiny")
     assert place in line
     assert remedy in line
 
@@ -111,20 +86,20 @@ def test_a_wrong_file_is_refused(project: Project, spoil: Callable[[Project], No
     ],
 )
 def test_a_wrong_option_is_refused(project: Project, arguments: tuple[str, ...], words: str) -> None:
-    assert words in refused(project, *arguments)
+    assert words in project.refused(*arguments)
 
 
 @pytest.mark.parametrize("command", ["run", "status", "front"])
 def test_an_unreadable_database_is_refused(project: Project, command: str) -> None:
     project.results.mkdir()
     (project.results / "study.db").write_bytes(b"this is not a database, although long enough to be one" * 100)
-    assert "studies/tiny/study.db" in refused(project, command, "--study", "tiny")
+    assert "studies/tiny/study.db" in project.refused(command, "--study", "tiny")
 
 
 @pytest.mark.parametrize("command", ["status", "front"])
 def test_a_study_that_never_ran_says_how_to_begin(project: Project, command: str) -> None:
     project.results.mkdir()
-    assert "tuner run --study tiny" in refused(project, command, "--study", "tiny")
+    assert "tuner run --study tiny" in project.refused(command, "--study", "tiny")
 
 
 def test_validate_prints_trial_0_and_the_plan_and_touches_nothing(project: Project) -> None:

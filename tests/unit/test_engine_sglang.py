@@ -11,11 +11,11 @@ import pytest
 from tuner.config.space_file import read_space
 from tuner.engines import engine
 from tuner.errors import AssignmentRejected, UsageError
+from tuner.model.http import HttpReply
 from tuner.model.outcome import Cause, TrialState
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command
-from tuner.ports import HttpReply
 
 SGLANG = engine("sglang")
 SPACE = read_space(Path(__file__).parents[2], "sglang-mtp")

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import pytest
 
 from tuner.errors import MeasurementFault, TransportFault
+from tuner.model.host import Activity, ProcessEntry
+from tuner.model.http import HttpCall
 from tuner.model.outcome import TrialState
 from tuner.model.record import RequestStatus
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
-from tuner.ports import Activity, HttpCall, Leg, ProcessEntry, Target
+from tuner.ports import Leg, Target
 from tuner.testing.fake_engine import FakeEngine
 from tuner.testing.fake_host import GIB, Death, FakeHost, OldServer, Start
 

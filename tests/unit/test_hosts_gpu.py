@@ -9,7 +9,7 @@ import pytest
 
 from tuner.errors import HostFault, TransportFault
 from tuner.hosts.gpu import NoGpu, NvidiaSmiProbe, parse_gpus, parse_processes
-from tuner.ports import CommandResult, GpuProcess, GpuReading
+from tuner.model.host import CommandResult, GpuProcess, GpuReading
 
 MIB = 1024 * 1024
 

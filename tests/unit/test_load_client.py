@@ -15,9 +15,10 @@ from tuner.errors import MeasurementFault, StudyFileError, UsageError
 from tuner.load.client import ClientLimits, HttpLoadGenerator
 from tuner.load.loop import FAILURE_PAUSE_S
 from tuner.load.stream import Failure, StreamEnd, StreamSink
+from tuner.model.http import HttpCall, HttpReply
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.workload import Workload
-from tuner.ports import HttpCall, HttpReply, Leg, Target
+from tuner.ports import Leg, Target
 from tuner.testing.fake_engine import FakeEngine
 
 TARGET = Target(

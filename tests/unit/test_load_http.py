@@ -12,7 +12,7 @@ import pytest
 from tuner.errors import MeasurementFault, TunerError, UsageError
 from tuner.load.http import _MEANING, HttpControlClient, HttpSlot, base_address, meaning
 from tuner.load.stream import Failure, StreamEnd
-from tuner.ports import HttpCall, HttpReply
+from tuner.model.http import HttpCall, HttpReply
 
 URL = "http://127.0.0.1:1"
 POST = HttpCall(path="/v1/completions", body={"prompt": "ü"}, timeout_s=5.0)

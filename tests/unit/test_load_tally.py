@@ -8,9 +8,9 @@ import pytest
 
 from tuner.load.stream import Failure, StreamEnd
 from tuner.load.tally import Tally
+from tuner.model.http import StreamDelta
 from tuner.model.record import RequestStatus
 from tuner.model.workload import Workload
-from tuner.ports import StreamDelta
 from tuner.testing.fake_engine import FakeEngine
 
 WHOLE = StreamEnd(ended_s=9.0, status=200)

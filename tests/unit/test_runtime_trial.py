@@ -7,11 +7,20 @@ from collections.abc import Sequence
 
 import pytest
 
+from tuner.model.host import ProcessEntry
 from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, TrialState
 from tuner.model.space import Assignment
-from tuner.model.trial import Command, Remark, StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
+from tuner.model.trial import (
+    Command,
+    LogText,
+    Remark,
+    StateEntered,
+    TrialEvent,
+    TrialFinished,
+    TrialRequest,
+    TrialResult,
+)
 from tuner.model.workload import Workload
-from tuner.ports import ProcessEntry
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.trial import Trial, events_of
 from tuner.testing.fake_engine import FakeEngine
@@ -86,6 +95,11 @@ def test_a_healthy_server_is_measured_through_every_state_in_order() -> None:
     assert result.outcome.aggregate_throughput.value == 1600.0
     assert result.outcome.peak_concurrency == 16
     assert result.attempts == 1
+
+
+def test_what_a_server_logs_while_it_is_stopped_is_kept() -> None:
+    _, events = run(FakeHost(ENGINE, Start(log=((0.1, STAGE), (0.2, "no line end")))))
+    assert "".join(event.text for event in events if isinstance(event, LogText)).endswith("no line end")
 
 
 def test_the_server_is_gone_after_every_trial() -> None:

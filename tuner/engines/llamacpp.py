@@ -17,11 +17,12 @@ from tuner.engines.llamacpp_log import LlamaCppLogReader
 from tuner.engines.metrics_text import totals
 from tuner.engines.secrets import scrub
 from tuner.errors import AssignmentRejected, HostFault, UsageError
+from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command, Effective
 from tuner.model.workload import Workload
-from tuner.ports import HttpCall, HttpReply, LogReader, StreamDelta
+from tuner.ports import LogReader
 
 SPEC_TYPE = "spec_type"
 DRAFT_MAX = "draft_max"

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from tuner.ports import HttpReply, StreamDelta
+from tuner.model.http import HttpReply, StreamDelta
 
 _DONE = b"[DONE]"
 

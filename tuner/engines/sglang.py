@@ -14,11 +14,12 @@ from tuner.engines.metrics_text import totals
 from tuner.engines.secrets import scrub
 from tuner.engines.sglang_log import SglangLogReader
 from tuner.errors import AssignmentRejected, HostFault, UsageError
+from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command, Effective
 from tuner.model.workload import Workload
-from tuner.ports import HttpCall, HttpReply, LogReader, StreamDelta
+from tuner.ports import LogReader
 
 STEPS = "speculative_num_steps"
 TOPK = "speculative_eagle_topk"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.errors import HostFault
-from tuner.ports import CommandResult, GpuProcess, GpuReading, HostTransport
+from tuner.model.host import CommandResult, GpuProcess, GpuReading
+from tuner.ports import HostTransport
 
 _MIB = 1024 * 1024  # nvidia-smi's "MiB" with --format=nounits
 _FORMAT = "--format=csv,noheader,nounits"

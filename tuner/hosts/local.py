@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from tuner.errors import TransportFault
 from tuner.hosts import files
-from tuner.ports import CommandResult
+from tuner.model.host import CommandResult
 
 NOT_FOUND_STATUS = 127
 NOT_EXECUTABLE_STATUS = 126

@@ -20,8 +20,8 @@ from tuner.errors import DirtyHost, HostFault, TransportFault
 from tuner.hosts import files
 from tuner.hosts.files import ProcessKey
 from tuner.hosts.status import LOG, MARKER, Order, Status, read_status
+from tuner.model.host import Activity, LogChunk, ProcessEntry, ServiceState
 from tuner.model.trial import Command, ServiceIdentity
-from tuner.ports import Activity, LogChunk, ProcessEntry, ServiceState
 
 _CHUNK_BYTES = 1024 * 1024
 _POLL_S = 0.01

@@ -14,8 +14,9 @@ from tuner.load.loop import ClosedLoop, Connect
 from tuner.load.prompts import Prompt, load_prompts
 from tuner.load.reading import LegReader, Reading
 from tuner.load.schedule import PromptQueue, evaluation_period_s, is_hopeless, is_narrow, is_over
+from tuner.model.http import HttpCall
 from tuner.model.record import Counters, LegResult, RequestRecord, RequestStatus
-from tuner.ports import ControlClient, HttpCall, Leg, ProgressSink, Target
+from tuner.ports import ControlClient, Leg, ProgressSink, Target
 from tuner.stats.latency import percentile, ttft_s
 from tuner.stats.speculation import acceptance_length, step_time_s
 from tuner.stats.window import Window, is_in_window, median_decode_s, opening_s

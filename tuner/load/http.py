@@ -19,7 +19,7 @@ import orjson
 
 from tuner.errors import MeasurementFault, TunerError, UsageError
 from tuner.load.stream import Failure, StreamEnd, StreamSink
-from tuner.ports import HttpCall, HttpReply
+from tuner.model.http import HttpCall, HttpReply
 
 # SGLang closes idle connections after 5 s; ours go first, so that no request meets the close.
 _KEEPALIVE_S = 2.0

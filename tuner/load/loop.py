@@ -11,8 +11,9 @@ from typing import Self
 from tuner.load.schedule import Order, PromptQueue, start_delay_s
 from tuner.load.stream import StreamSlot
 from tuner.load.tally import Tally
+from tuner.model.http import HttpCall
 from tuner.model.record import RequestRecord, RequestStatus
-from tuner.ports import HttpCall, Target
+from tuner.ports import Target
 
 FAILURE_PAUSE_S = 0.05  # a dead server answers in microseconds and must not be hammered
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from tuner.ports import HttpCall
+from tuner.model.http import HttpCall
 
 
 class Failure(Enum):

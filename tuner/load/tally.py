@@ -7,9 +7,10 @@ from itertools import pairwise
 
 from tuner.load.sse import EventSplitter
 from tuner.load.stream import Failure, StreamEnd
+from tuner.model.http import StreamDelta
 from tuner.model.record import RequestRecord, RequestStatus
 from tuner.model.workload import Workload
-from tuner.ports import EngineAdapter, StreamDelta
+from tuner.ports import EngineAdapter
 from tuner.stats.window import Arrivals, even_arrivals
 
 _FAILURES = {

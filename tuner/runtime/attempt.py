@@ -71,6 +71,10 @@ class Attempt:
         self._progress.enter(TrialState.JUDGING)
         return judge(self.legs)
 
+    async def read_rest(self) -> None:
+        """Keep the last lines of the server after it has been stopped."""
+        await self._watch.read_rest()
+
     # -- ready -------------------------------------------------------------------------
 
     async def _become_ready(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tuner.ports import ControlClient, HttpCall, HttpReply
+from tuner.model.http import HttpCall, HttpReply
+from tuner.ports import ControlClient
 
 Headers = tuple[tuple[str, str], ...]
 

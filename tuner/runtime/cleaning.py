@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tuner.errors import DirtyHost
-from tuner.ports import Activity, ControlClient, GpuReading, HostPorts, HttpCall
+from tuner.model.host import Activity, GpuReading
+from tuner.model.http import HttpCall
+from tuner.ports import ControlClient, HostPorts
 from tuner.runtime.limits import Limits
 
 Remarks = Callable[[str], None]

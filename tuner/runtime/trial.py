@@ -109,6 +109,7 @@ class Trial:
         await until_stop(make_clean(self._session, control, self._progress.remark), self._stop)
         self._progress.enter(TrialState.DEPLOYING)
         self._attempts += 1
+        attempt: Attempt | None = None
         try:
             self._identity = await self._host.service.start(self._request.command)
             attempt = Attempt(self._context(control), self._identity)
@@ -121,6 +122,8 @@ class Trial:
         finally:
             # Cancelled or failed, here or anywhere above: no server outlives its trial.
             await self._host.service.stop(grace_s=self._host.stop_grace_s)
+            if attempt is not None:
+                await attempt.read_rest()
         return measured
 
     def _context(self, control: ControlClient) -> TrialContext:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tuner.model.host import Activity, ServiceState
 from tuner.model.trial import LogText, ServiceIdentity
-from tuner.ports import Activity, LogReader, ServiceState
+from tuner.ports import LogReader
 from tuner.runtime.context import TrialContext
 
 
@@ -91,6 +92,11 @@ class Watch:
             if self._host.clock.monotonic_s() >= at_last:
                 break
             await self._host.clock.sleep(self._limits.look_s)
+
+    async def read_rest(self) -> None:
+        """Read what a server that has been stopped logged at its end; nothing more can come."""
+        while await self.read_log():
+            pass
         if self._pending:
             self._emit(LogText(at_s=self._host.clock.now_s(), text=self._scrub(self._pending)))
             self._pending = ""

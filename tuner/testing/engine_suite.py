@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import AssignmentRejected, HostFault
+from tuner.model.http import HttpCall, HttpReply
 from tuner.model.outcome import Cause, Diagnosis, TrialState
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
-from tuner.ports import EngineAdapter, HttpCall, HttpReply, LogReader
+from tuner.ports import EngineAdapter, LogReader
 
 SECRET = "sk-suite-0123456789"  # noqa: S105 - made up
 WORKLOAD = Workload(output_tokens=32, ignore_eos=True, temperature=0.0)

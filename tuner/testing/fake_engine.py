@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 
 from tuner.errors import AssignmentRejected, HostFault, UsageError
+from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Cause, Diagnosis, TrialState
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command, Effective
 from tuner.model.workload import Workload
-from tuner.ports import HttpCall, HttpReply, StreamDelta
 
 _LIMITS = {"batch": (1, 64, 8), "draft": (0, 8, 0)}  # low, high, default
 _FATAL = "fake: fatal"

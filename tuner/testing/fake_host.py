@@ -46,23 +46,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tuner.errors import MeasurementFault, TransportFault
+from tuner.model.host import GpuProcess, GpuReading, ProcessEntry
+from tuner.model.http import HttpCall, HttpReply
 from tuner.model.metric import Estimate
 from tuner.model.record import Counters, LegResult, RequestRecord, RequestStatus
 from tuner.model.space import Value
 from tuner.model.trial import Capacity
-from tuner.ports import (
-    ControlClient,
-    EngineAdapter,
-    GpuProcess,
-    GpuReading,
-    HostPorts,
-    HttpCall,
-    HttpReply,
-    Leg,
-    ProcessEntry,
-    ProgressSink,
-    Target,
-)
+from tuner.ports import ControlClient, EngineAdapter, HostPorts, Leg, ProgressSink, Target
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_service import GIB, Death, FakeService, Script, Start, even_speed
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tuner.errors import HostFault, TransportFault
+from tuner.model.host import Activity, LogChunk, ProcessEntry, ServiceState
 from tuner.model.outcome import TrialState
 from tuner.model.space import Value
 from tuner.model.trial import Capacity, Command, ServiceIdentity
-from tuner.ports import Activity, Clock, LogChunk, ProcessEntry, ServiceState
+from tuner.ports import Clock
 
 GIB = 1024**3
 DEFAULT_CAPACITY = Capacity(max_total_num_tokens=300_000, max_running_requests=48)

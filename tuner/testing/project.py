@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import subprocess
@@ -53,6 +54,7 @@ class Project:
 
     root: Path
     name: str = "tiny"
+    env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -68,10 +70,11 @@ class Project:
         (self.root / "studies" / f"{self.name}.toml").write_text(text)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start ``python -m tuner`` in a process group of its own, as a terminal would."""
+        """Start ``python -m tuner`` in a process group of its own, as a terminal would; ``env`` goes on top."""
         process = subprocess.Popen(
             [sys.executable, "-m", "tuner", *arguments],
             cwd=self.root,
+            env={**os.environ, **self.env},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -89,6 +92,18 @@ class Project:
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Run the study to its end."""
         return self.tuner("run", "--study", self.name, *options)
+
+    def refused(self, *arguments: str, code: int = 2) -> str:
+        """Run tuner, hold what is true of every refusal, and return its one line."""
+        before = tree(self.root)
+        done = self.tuner(*arguments)
+        assert done.returncode == code, done.stderr
+        assert not done.stdout
+        *prose, line = done.stderr.splitlines()
+        assert all("starting Ray" in text for text in prose), done.stderr
+        assert line.startswith("tuner: error: ")
+        assert tree(self.root) == before, "something was written"
+        return line.removeprefix("tuner: error: ")
 
     def trials(self) -> list[dict[str, str]]:
         """Return the rows of trials.csv."""
@@ -113,6 +128,14 @@ class Project:
         while self.server_processes():
             assert time.monotonic() < deadline, f"still running: {self.server_processes()}"
             time.sleep(0.1)
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Return every path under ``root`` with a digest of what it holds."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        for path in sorted(root.rglob("*"))
+    }
 
 
 def processes_of(folder: Path) -> list[int]:

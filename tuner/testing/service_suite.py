@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import HostFault
+from tuner.model.host import Activity, ServiceState
 from tuner.model.trial import Command
-from tuner.ports import Activity, Clock, ServiceManager, ServiceState
+from tuner.ports import Clock, ServiceManager
 
 LOG_LINES = ("first line é", "second line", "third line")
 

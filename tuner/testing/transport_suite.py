@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import TransportFault
-from tuner.ports import CommandResult, HostTransport
+from tuner.model.host import CommandResult
+from tuner.ports import HostTransport
 
 
 class TransportSuite:

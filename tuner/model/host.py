@@ -1,0 +1,81 @@
+"""What one look at a host shows: its service, its log, its processes, its GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tuner.model.trial import ServiceIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What a command did; a non-zero status is a value."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Activity(Enum):
+    """What a service manager says of the server."""
+
+    INACTIVE = "inactive"  # never started, or stopped by us and gone
+    RUNNING = "running"  # the main process lives
+    RESTARTING = "restarting"  # it died and will be started again by the manager
+    FAILED = "failed"  # it died and stays dead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceState:
+    """One look at the service.
+
+    Attributes:
+        identity: of the current or last invocation; None when never started.
+        restarts: automatic restarts since our start; above 0 is a crash.
+        exit_status: of the last main process that ended, if it exited.
+        exit_signal: of the last main process that ended, if a signal ended it.
+        stop_requested: our own stop was recorded before any signal was sent.
+    """
+
+    activity: Activity
+    identity: ServiceIdentity | None
+    restarts: int
+    exit_status: int | None
+    exit_signal: int | None
+    stop_requested: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Log text since a cursor; ``cursor`` continues after it."""
+
+    text: str
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEntry:
+    """A process on the host."""
+
+    pid: int
+    command: str
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One GPU as nvidia-smi shows it; bytes."""
+
+    index: int
+    memory_used_bytes: int
+    memory_total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that holds GPU memory."""
+
+    pid: int
+    name: str
+    memory_used_bytes: int
