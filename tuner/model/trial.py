@@ -85,6 +85,8 @@ class TrialResult:
     Attributes:
         attempts: server starts it took (a second clean death is a second start).
         legs: one per level measured, also of a trial that died later.
+        duration_s: by a monotonic clock, which a step of the wall clock does not bend;
+            None from a producer that has none.
     """
 
     study: str
@@ -98,6 +100,7 @@ class TrialResult:
     identity: ServiceIdentity | None
     effective: Effective | None
     legs: tuple[LegResult, ...]
+    duration_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
