@@ -94,6 +94,13 @@ class ServiceManager(Protocol):
         Returns when no process of it is left. Stopping a stopped server is no error.
         """
 
+    async def forget(self) -> None:
+        """Delete what stopped servers left on disk: their logs, which hold command lines and keys.
+
+        :meth:`read_log` returns nothing afterwards; :meth:`state` still says how the last one ended.
+        No error when nothing was ever started; what belongs to a server that runs stays.
+        """
+
     async def leftovers(self) -> tuple[ProcessEntry, ...]:
         """Return the processes of the engine that live although the service is stopped."""
 

@@ -63,6 +63,7 @@ class ProcessServiceManager:
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._directory: Path | None = None  # of the current or last start
         self._lost_and_cleaned = False  # the supervisor was killed, and stop() did its work
+        self._last: Status | None = None  # of a start whose folder is gone
 
     async def start(self, command: Command) -> ServiceIdentity:
         """Start a server under a new supervisor.
@@ -166,6 +167,15 @@ class ProcessServiceManager:
             msg = f"{self._state_dir}: processes survive SIGKILL: {names}: the host needs a reboot"
             raise DirtyHost(msg)
 
+    async def forget(self) -> None:
+        """Delete the folders of stopped servers, those of earlier managers too.
+
+        A folder stays while one of its processes lives, for the next manager to find that; without the log.
+        """
+        if not self._is_supervised():
+            self._last = self._status()
+            self._forget_dead_starts()
+
     async def leftovers(self) -> tuple[ProcessEntry, ...]:
         """Return what lives of earlier servers, and of the current one if it is stopped."""
         return tuple(ProcessEntry(pid=key.pid, command=name, ours=True) for key, name in self._survivors())
@@ -173,6 +183,7 @@ class ProcessServiceManager:
     async def kill_leftovers(self) -> None:
         """Kill them, their supervisors first, and wait until they are gone."""
         await self._kill([key for key, _ in self._survivors()])
+        self._forget_dead_starts(keep=self._directory)
 
     # ------------------------------------------------------------------ the supervisor
 
@@ -214,7 +225,7 @@ class ProcessServiceManager:
     def _launch(self, order: Order) -> subprocess.Popen[bytes]:
         directory = self._state_dir / f"start-{uuid.uuid4().hex[:12]}"
         try:
-            self._forget_old_starts()
+            self._forget_dead_starts()
             self._state_dir.mkdir(parents=True, exist_ok=True)
             directory.mkdir(mode=0o700)
             with (directory / "supervisor.err").open("wb") as errors:
@@ -231,6 +242,7 @@ class ProcessServiceManager:
             msg = f"{directory}: the supervisor cannot be started: {error}"
             raise HostFault(msg) from error
         self._supervisor, self._directory, self._lost_and_cleaned = supervisor, directory, False
+        self._last = None
         self._ask(supervisor, asdict(order))
         return supervisor
 
@@ -259,6 +271,8 @@ class ProcessServiceManager:
         return b""
 
     def _status(self) -> Status | None:
+        if self._last is not None:
+            return self._last
         return read_status(self._directory) if self._directory is not None else None
 
     def _last_words(self) -> str:
@@ -270,13 +284,17 @@ class ProcessServiceManager:
             return str(error)
         return lines[-1] if lines else "it said nothing"
 
-    def _forget_old_starts(self) -> None:
-        """Delete earlier starts of which nothing lives; the log was read while they ran."""
+    def _forget_dead_starts(self, *, keep: Path | None = None) -> None:
+        """Delete what starts of which nothing lives have left, but for ``keep``."""
         boot = files.boot_id()
         for directory in self._state_dir.glob("start-*"):
+            if directory == keep:
+                continue
             status = read_status(directory)
             if status is None or status.boot_id != boot or not any(map(files.is_running, _keys(status))):
                 shutil.rmtree(directory, ignore_errors=True)
+            elif not files.is_running(status.supervisor):
+                (directory / LOG).unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ survivors
 

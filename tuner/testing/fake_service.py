@@ -228,6 +228,13 @@ class FakeService:
             await self._clock.sleep(self.current.stop_s)
             self._end((0, None) if ready else (None, signal.SIGTERM))
 
+    async def forget(self) -> None:
+        """Drop the log of a server that is stopped."""
+        self._settle()
+        self._require_reachable()
+        if not self._alive and self._restart_at_s is None:
+            self._log = b""
+
     async def leftovers(self) -> tuple[ProcessEntry, ...]:
         """Return what is left while the service is stopped."""
         self._settle()

@@ -86,6 +86,7 @@ class ServiceManagerSuite:
             assert (state.activity, state.identity, state.restarts) == (Activity.INACTIVE, None, 0)
             assert not state.stop_requested
             assert await subject.manager.leftovers() == ()
+            await subject.manager.forget()
             assert (await subject.manager.read_log(None)).text == ""
 
         self._run(Behaviour.LIVES, tmp_path, scenario)
@@ -169,6 +170,39 @@ class ServiceManagerSuite:
             assert (await subject.manager.read_log(None)).text == read
 
         self._run(Behaviour.EXITS, tmp_path, scenario)
+
+    def test_what_is_forgotten_can_no_longer_be_read_but_its_end_is_known(self, tmp_path: Path) -> None:
+        """Logs hold command lines and keys."""
+
+        async def scenario(subject: Subject) -> None:
+            await subject.manager.start(subject.command)
+            await subject.until(lambda state: state.activity is not Activity.RUNNING)
+            _, cursor = await subject.log_until(LOG_LINES[-1])
+            await subject.manager.stop(grace_s=1.0)
+            ended = await subject.manager.state()
+            for _ in range(2):
+                await subject.manager.forget()
+                assert (await subject.manager.read_log(None)).text == ""
+                assert (await subject.manager.read_log(cursor)).text == ""
+                assert await subject.manager.state() == ended
+            await subject.manager.stop(grace_s=1.0)
+            await subject.manager.start(subject.command)
+            read, _ = await subject.log_until(LOG_LINES[-1])
+            assert read.startswith(LOG_LINES[0])
+
+        self._run(Behaviour.EXITS, tmp_path, scenario)
+
+    def test_the_log_of_a_running_server_is_not_forgotten(self, tmp_path: Path) -> None:
+        """Its cause of death is still to be read."""
+
+        async def scenario(subject: Subject) -> None:
+            await subject.manager.start(subject.command)
+            await subject.log_until(LOG_LINES[-1])
+            await subject.manager.forget()
+            read, _ = await subject.log_until(LOG_LINES[-1])
+            assert read.startswith(LOG_LINES[0])
+
+        self._run(Behaviour.LIVES, tmp_path, scenario)
 
     def test_our_stop_is_no_failure_and_may_be_repeated(self, tmp_path: Path) -> None:
         """Rule 5."""
