@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tuner.errors import ExecutorFault, TooManyFaults
+from tuner.errors import EvidenceError, ExecutorFault, TooManyFaults, UsageError
 from tuner.execution.inline import InlineExecutor
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome
 from tuner.model.space import Assignment, IntParameter, SearchSpace
@@ -67,8 +67,11 @@ class Notes:
 
 
 class Evidence:
-    def __init__(self, notes: Notes) -> None:
+    """Keeps nothing; fails from the ``fails_at``-th event on, as a full disk would."""
+
+    def __init__(self, notes: Notes, fails_at: int | None = None) -> None:
         self._notes = notes
+        self._left = fails_at
 
     def begin(self, request: TrialRequest, host: str) -> None:
         assert host
@@ -76,6 +79,10 @@ class Evidence:
 
     def add(self, number: int, event: TrialEvent) -> None:
         assert number in self._notes.begun
+        if self._left is not None:
+            self._left -= 1
+            if self._left <= 0:
+                raise EvidenceError("the disk is full")
         self._notes.on_event(event)
 
     def finish(self, number: int, outcome: Outcome) -> None:
@@ -97,13 +104,15 @@ class Observer:
         self._notes.remarks.append(text)
 
 
-def campaign(study: StudySpec, executor: Executor, notes: Notes, optimizer: FakeOptimizer) -> Campaign:
+def campaign(
+    study: StudySpec, executor: Executor, notes: Notes, optimizer: FakeOptimizer, *, fails_at: int | None = None
+) -> Campaign:
     return Campaign(
         spec=study,
         engine=ENGINE,
         optimizer=optimizer,
         executor=executor,
-        evidence=Evidence(notes),
+        evidence=Evidence(notes, fails_at),
         observer=Observer(notes),
         clock=FakeClock(),
     )
@@ -261,3 +270,33 @@ def test_every_trial_is_told_once_and_none_is_left_running() -> None:
     assert all(row.outcome is not None for row in optimizer.rows())
     assert counted(optimizer.rows()) == 7
     assert {type(outcome) for _, outcome in notes.finished} <= {Measured, Infeasible, Faulted}
+
+
+def test_evidence_that_cannot_be_written_ends_every_trial_and_leaves_the_hosts_clean() -> None:
+    study = spec(hosts=2)
+    executor, hosts = inline(study, Start())
+    notes, optimizer = Notes(), optimizer_of(study)
+    running = campaign(study, executor, notes, optimizer, fails_at=9)
+    with pytest.raises(EvidenceError, match="the disk is full"):
+        asyncio.run(running.run())
+    assert [host.service.gpu_bytes for host in hosts] == [0, 0]
+    assert {type(outcome) for _, outcome in notes.finished} == {Interrupted}
+    assert all(row.outcome is not None or row.host is None for row in optimizer.rows()), "a trial was never told"
+
+
+def test_a_base_command_that_the_server_refuses_is_the_persons_to_mend() -> None:
+    study = spec()
+    executor, _ = inline(study, Start(death=Death(exit_status=2, log="fake: fatal: unrecognized --bath\n")))
+    notes = Notes()
+    with pytest.raises(UsageError, match=r"refuses the base command.*unrecognized --bath"):
+        asyncio.run(campaign(study, executor, notes, optimizer_of(study)).run())
+    assert len(notes.finished) == 1
+
+
+def test_arguments_that_are_refused_in_a_later_trial_are_only_infeasible() -> None:
+    study = spec(trials=3)
+    refused = Start(death=Death(exit_status=2, log="fake: fatal: no\n"))
+    executor, _ = inline(study, [Start(), refused, Start()])
+    notes, optimizer = Notes(), optimizer_of(study)
+    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    assert [type(outcome) for _, outcome in notes.finished] == [Measured, Infeasible, Measured]

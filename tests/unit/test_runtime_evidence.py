@@ -69,3 +69,14 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path
     store = FileEvidence(tmp_path, FakeEngine(), {})
     with pytest.raises(EvidenceError, match=r"trials.*free space"):
         store.begin(REQUEST, "gpu01")
+
+
+def test_the_evidence_of_an_earlier_study_is_moved_aside_and_not_mixed(tmp_path: Path) -> None:
+    for word in ("first", "second", "third"):
+        store = FileEvidence(tmp_path, FakeEngine(), {"word": word})
+        store.begin(REQUEST, "gpu01")
+        store.add(12, LogText(at_s=1.0, text=word))
+        store.finish(12, Faulted(error=word, state=TrialState.LOADING))
+    logs = {path.parent.name: path.read_text() for path in tmp_path.glob("trials/*/server.log")}
+    assert logs == {"0012": "third", "0012.old1": "first", "0012.old2": "second"}
+    assert json.loads((tmp_path / "trials" / "0012" / "manifest.json").read_text())["word"] == "third"

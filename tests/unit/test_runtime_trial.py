@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tuner.errors import TransportFault
 from tuner.model.host import ProcessEntry
 from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, TrialState
 from tuner.model.space import Assignment
@@ -19,12 +20,13 @@ from tuner.model.trial import (
     TrialFinished,
     TrialRequest,
     TrialResult,
+    WarmedUp,
 )
 from tuner.model.workload import Workload
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.trial import Trial, events_of
 from tuner.testing.fake_engine import FakeEngine
-from tuner.testing.fake_host import GIB, Death, FakeHost, OldServer, Script, Start
+from tuner.testing.fake_host import GIB, Death, FakeHost, FakeService, OldServer, Script, Start
 
 ENGINE = FakeEngine()
 WORKLOAD = Workload(
@@ -289,3 +291,51 @@ def test_secrets_of_the_command_line_reach_no_event() -> None:
     _, events = run(FakeHost(ENGINE, leaky))
     assert "s3cret-key" not in repr([event for event in events if not isinstance(event, TrialFinished)])
     assert any("***" in repr(event) for event in events)
+
+
+class StopFails(FakeService):
+    """A service whose host fails us in the very stop."""
+
+    async def stop(self, *, grace_s: float) -> None:
+        await super().stop(grace_s=grace_s)
+        raise TransportFault("the connection is lost")
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_host_that_fails_while_the_server_is_stopped_does_not_overturn_the_outcome(dies: bool) -> None:
+    start = dying(TrialState.MEASURING, level=4, log="fake: fatal: configuration\n") if dies else Start()
+    host = FakeHost(ENGINE, start)
+    host.service = StopFails(start, host.clock)
+    result, events = run(host)
+    assert isinstance(result.outcome, Infeasible if dies else Measured)
+    assert any("the connection is lost" in event.text for event in events if isinstance(event, Remark))
+
+
+def test_the_cause_is_found_at_the_end_of_a_log_of_any_length() -> None:
+    flood = "x" * 1023 + "\n"
+    log = flood * 60_000 + "fake: fatal: configuration\n"
+    outcome = outcome_of(Start(log=((0.1, STAGE),), death=Death(at=TrialState.LOADING, exit_status=1, log=log)))
+    assert outcome.diagnosis.cause is Cause.OOM_SERVING
+
+
+def test_memory_that_a_killed_server_still_holds_is_not_taken_for_the_hosts_own() -> None:
+    left = ProcessEntry(pid=77, command="scheduler", ours=True)
+    host = FakeHost(ENGINE, Start(), leftovers=(left,), leftover_gpu_bytes=40 * GIB)
+    session = HostSession(host.ports())
+
+    async def main() -> TrialResult:
+        return await Trial(request(), session, ENGINE, lambda _event: None, asyncio.Event()).run()
+
+    assert isinstance(asyncio.run(main()).outcome, Measured)
+    assert session.gpu_baseline == {0: GIB // 2}
+
+
+def test_the_requests_of_the_warm_up_are_kept_and_marked() -> None:
+    _, events = run(FakeHost(ENGINE))
+    assert [len(event.requests) for event in events if isinstance(event, WarmedUp)] == [WORKLOAD.warmup_requests]
+
+
+def test_a_verdict_holds_no_secret() -> None:
+    log = "fake: fatal: configuration s3cret-key\n"
+    outcome = outcome_of(Start(death=Death(at=TrialState.LOADING, exit_status=1, log=log)))
+    assert outcome.diagnosis.evidence == ("fake: fatal: configuration ***",)

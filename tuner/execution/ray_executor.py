@@ -125,6 +125,7 @@ class RayExecutor:
             )
             return
         ray.init(
+            "local",  # never a cluster that happens to run here, or that RAY_ADDRESS names
             num_cpus=max(1, len(self._hosts)),
             num_gpus=0,
             include_dashboard=False,

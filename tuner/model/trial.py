@@ -142,6 +142,14 @@ class LegFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmedUp:
+    """The warm-up is over; its requests are kept and count for nothing."""
+
+    at_s: float
+    requests: tuple[RequestRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
     """Something a reader of the evidence wants to know: a retry, a kill, a wait."""
 
@@ -157,4 +165,4 @@ class TrialFinished:
     result: TrialResult
 
 
-TrialEvent: TypeAlias = StateEntered | LogText | LegProgress | LegFinished | Remark | TrialFinished
+TrialEvent: TypeAlias = StateEntered | LogText | LegProgress | LegFinished | WarmedUp | Remark | TrialFinished

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from tuner.errors import MeasurementFault
 from tuner.model.outcome import Cause, Diagnosis, Measured, TrialState
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
-from tuner.model.trial import Effective, LegFinished, ServiceIdentity
+from tuner.model.trial import Effective, LegFinished, ServiceIdentity, WarmedUp
 from tuner.ports import Leg
 from tuner.runtime.context import TrialContext
 from tuner.runtime.racing import end, until_stop
@@ -133,6 +133,7 @@ class Attempt:
         requests = self._workload.warmup_requests
         if requests:
             records = await self._guarded(self._host.load.warm_up(self._context.target, requests, min(4, requests)))
+            self._progress.emit(WarmedUp(at_s=self._host.clock.now_s(), requests=records))
             if any(record.status is not RequestStatus.OK for record in records):
                 await self._fail_requests(records, "warming up")
         await self._flush()
@@ -217,7 +218,7 @@ class Attempt:
         await self._guarded(self._host.clock.sleep(self._limits.settle_s))
 
     async def _diagnose(self, ended: Ended) -> Diagnosis:
-        await self._watch.drain()
+        await self._watch.drain(is_endless=ended.looped or ended.fatal_line)
         state = ended.state
         diagnosis = self._reader.diagnose(
             exit_status=state.exit_status,

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tuner.errors import ExecutorFault, TooManyFaults, TunerError
-from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, TrialState
+from tuner.errors import EvidenceError, ExecutorFault, TooManyFaults, TunerError, UsageError
+from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.study import StudySpec, TrialRow
-from tuner.model.trial import StateEntered, TrialFinished, TrialRequest, TrialResult
+from tuner.model.trial import StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Proposal, RunObserver
 
 FAULTS_IN_A_ROW = 3
@@ -60,8 +60,10 @@ class Campaign:
     observer: RunObserver
     clock: Clock
     _stopping: bool = False
+    _error: TunerError | None = None
     _running: dict[asyncio.Task[TrialResult], _Host] = field(default_factory=dict)
     _hosts: list[_Host] = field(default_factory=list)
+    _baseline: int | None = None
 
     async def run(self) -> bool:
         """Run until the budget is spent, the space is exhausted, or a stop.
@@ -71,21 +73,24 @@ class Campaign:
 
         Raises:
             TooManyFaults: every host was set aside.
-            EvidenceError, LedgerError: results cannot be written; the hosts are clean.
+            UsageError: the server refuses the base command itself.
+            EvidenceError, LedgerError: results cannot be written.
+
+        Whatever is raised, the running trials have been ended and their hosts are clean.
         """
         self._hosts = [_Host(host.name) for host in self.spec.hosts]
+        complete = False
         try:
-            while not self._stopping:
+            while not self._stopping and self._error is None and not complete:
                 exhausted = self._fill()
-                if not self._running:
-                    return self._idle(exhausted=exhausted)
+                complete = self._idle(exhausted=exhausted) if not self._running else False
                 await self._settle_one()
-            await self._wind_down()
-        except TunerError:
-            self._stopping = True
-            await self._wind_down()
-            raise
-        return False
+        except TunerError as error:
+            self._error = self._error or error
+        await self._wind_down()
+        if self._error is not None:
+            raise self._error
+        return complete
 
     async def stop(self) -> None:
         """Ask every running trial to end; :meth:`run` returns when they have."""
@@ -105,6 +110,8 @@ class Campaign:
             if proposal is None:
                 return True
             request = request_of(self.spec, self.engine, proposal)
+            if proposal.baseline:
+                self._baseline = proposal.number
             self.evidence.begin(request, host.name)
             self.observer.proposed(host.name, proposal)
             self._running[asyncio.ensure_future(self._follow(host.name, request))] = host
@@ -122,22 +129,32 @@ class Campaign:
         )
 
     async def _settle_one(self) -> None:
-        """Wait for the next trial to end and tell it."""
+        """Wait for the next trial to end, if any runs, and tell it."""
+        if not self._running:
+            return
         done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             self._tell(self._running.pop(task), task.result())
 
     async def _wind_down(self) -> None:
-        """End what runs and tell it, so that a later run takes it up again."""
-        for host in list(self._running.values()):
-            await self.executor.stop(host.name)
+        """End what runs and tell it, so that a later run takes it up again; the first error stands."""
+        if self._running:
+            await self.stop()
         while self._running:
-            await self._settle_one()
+            try:
+                await self._settle_one()
+            except TunerError as error:
+                self._error = self._error or error
 
     def _tell(self, host: _Host, result: TrialResult) -> None:
         self.optimizer.tell(result)
         self.evidence.finish(result.number, result.outcome)
         self.observer.told(result, self.optimizer.rows())
+        if result.number == self._baseline and _is_refused(result.outcome):
+            raise UsageError(
+                f"study {self.spec.name}: the server refuses the base command as it stands: "
+                f"{_last_words(result.outcome)}; mend [server] command and begin anew (move {self.spec.directory} away)"
+            )
         if not isinstance(result.outcome, Faulted):
             host.faults = 0
             return
@@ -151,12 +168,12 @@ class Campaign:
 
     async def _follow(self, host: str, request: TrialRequest) -> TrialResult:
         """Run a trial and keep its events; a worker that dies makes it Faulted."""
-        started_s = self.clock.now_s()
+        started_s, began_s = self.clock.now_s(), self.clock.monotonic_s()
         state = TrialState.PROPOSED
         error = "the worker ended without a result"
         try:
             async for event in self.executor.run(host, request):
-                self.evidence.add(request.number, event)
+                await self._keep(host, request.number, event)
                 self.observer.event(host, request.number, event)
                 if isinstance(event, StateEntered):
                     state = event.state
@@ -173,12 +190,32 @@ class Campaign:
             outcome=outcome,
             started_s=started_s,
             finished_s=self.clock.now_s(),
+            duration_s=self.clock.monotonic_s() - began_s,
             attempts=1,
             identity=None,
             effective=None,
             legs=(),
         )
         finished = TrialFinished(at_s=result.finished_s, result=result)
-        self.evidence.add(request.number, finished)
+        await self._keep(host, request.number, finished)
         self.observer.event(host, request.number, finished)
         return result
+
+    async def _keep(self, host: str, number: int, event: TrialEvent) -> None:
+        """Write an event down; when that fails, end the trial, which then runs on unwritten to its clean end."""
+        if self._error is not None:
+            return
+        try:
+            self.evidence.add(number, event)
+        except EvidenceError as error:
+            self._error = error
+            await self.executor.stop(host)
+
+
+def _is_refused(outcome: Outcome) -> bool:
+    return isinstance(outcome, Infeasible) and outcome.diagnosis.cause is Cause.REJECTED_ARGUMENTS
+
+
+def _last_words(outcome: Outcome) -> str:
+    assert isinstance(outcome, Infeasible)
+    return outcome.diagnosis.evidence[0] if outcome.diagnosis.evidence else outcome.diagnosis.advice

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tuner.errors import DirtyHost
-from tuner.model.host import Activity, GpuReading
+from tuner.model.host import Activity, GpuReading, ProcessEntry
 from tuner.model.http import HttpCall
 from tuner.ports import ControlClient, HostPorts
 from tuner.runtime.limits import Limits
@@ -41,7 +41,8 @@ async def make_clean(session: HostSession, control: ControlClient, remark: Remar
     if state.activity in (Activity.RUNNING, Activity.RESTARTING):
         remark("a server of an earlier trial still runs: stopping it")
         await host.service.stop(grace_s=host.stop_grace_s)
-    await learn_baseline(session)
+    await _kill_ours(session, remark)
+    await learn_baseline(session, remark)
     deadline = host.clock.monotonic_s() + limits.clean_s
     told: set[str] = set()
     while True:
@@ -61,12 +62,7 @@ async def make_clean(session: HostSession, control: ControlClient, remark: Remar
 
 async def _what_is_left(session: HostSession, control: ControlClient, remark: Remarks) -> str | None:
     host = session.ports
-    leftovers = await host.service.leftovers()
-    ours = [entry for entry in leftovers if entry.ours]
-    if ours:
-        remark("killing what is left of our servers: " + ", ".join(f"{entry.pid} {entry.command}" for entry in ours))
-        await host.service.kill_leftovers()
-        leftovers = await host.service.leftovers()
+    leftovers = await _kill_ours(session, remark)
     if leftovers:
         return "processes left: " + ", ".join(f"{entry.pid} {entry.command}" for entry in leftovers)
     dirty = [reading for reading in await host.gpu.read() if _above_baseline(session, reading)]
@@ -82,26 +78,45 @@ async def _what_is_left(session: HostSession, control: ControlClient, remark: Re
     return None
 
 
+async def _kill_ours(session: HostSession, remark: Remarks) -> tuple[ProcessEntry, ...]:
+    """Kill what is left of our servers; return the leftovers that are then still there."""
+    service = session.ports.service
+    leftovers = await service.leftovers()
+    ours = [entry for entry in leftovers if entry.ours]
+    if not ours:
+        return leftovers
+    remark("killing what is left of our servers: " + ", ".join(f"{entry.pid} {entry.command}" for entry in ours))
+    await service.kill_leftovers()
+    return await service.leftovers()
+
+
 def _above_baseline(session: HostSession, reading: GpuReading) -> bool:
     baseline = session.gpu_baseline.get(reading.index, 0)
     return reading.memory_used_bytes > baseline + session.limits.gpu_slack_bytes
 
 
-async def learn_baseline(session: HostSession) -> None:
-    """Keep the least GPU memory ever seen in use; at first, wait until it stops falling.
+async def learn_baseline(session: HostSession, remark: Remarks) -> None:
+    """Keep the least GPU memory ever seen in use; the first time, make sure that it is the host's own.
 
-    Memory of a process that was killed comes back late: a first reading that is still
-    falling would be taken for the host's own.
+    Memory of a process that was killed comes back late. What is in use at first is
+    therefore taken for the host's own only after it has not changed for
+    ``limits.baseline_s``; a host whose GPUs are free is not waited for.
     """
-    host = session.ports
+    host, limits = session.ports, session.limits
     readings = await host.gpu.read()
-    if not session.gpu_baseline:
-        unchanged = 0
-        while unchanged < 3 and any(reading.memory_used_bytes > session.limits.gpu_slack_bytes for reading in readings):
-            await host.clock.sleep(0.5)
+    if not session.gpu_baseline and _in_use(readings, limits):
+        remark(f"GPU memory is in use: waiting up to {limits.baseline_s:g} s for it to be released")
+        unchanged_since = host.clock.monotonic_s()
+        while _in_use(readings, limits) and host.clock.monotonic_s() - unchanged_since < limits.baseline_s:
+            await host.clock.sleep(limits.probe_s)
             later = await host.gpu.read()
-            unchanged = unchanged + 1 if later == readings else 0
+            if later != readings:
+                unchanged_since = host.clock.monotonic_s()
             readings = later
     for reading in readings:
         known = session.gpu_baseline.get(reading.index, reading.memory_used_bytes)
         session.gpu_baseline[reading.index] = min(known, reading.memory_used_bytes)
+
+
+def _in_use(readings: tuple[GpuReading, ...], limits: Limits) -> bool:
+    return any(reading.memory_used_bytes > limits.gpu_slack_bytes for reading in readings)

@@ -5,14 +5,15 @@ Every trial has a folder ``trials/NNNN`` of its own::
     manifest.json   what was asked: command, settings, workload, host, versions
     events.jsonl    every state and remark with its time
     server.log      the server's log, secrets scrubbed
-    requests.jsonl  one line a request of every leg, warm-up excluded
+    requests.jsonl  one line a request, with its kind: warmup, ladder, soak
     result.json     outcome, effective configuration, legs
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -20,7 +21,16 @@ from typing import TextIO
 from tuner.errors import EvidenceError
 from tuner.model.outcome import Outcome
 from tuner.model.plain import Json, plain, plain_fields
-from tuner.model.trial import LegFinished, LegProgress, LogText, TrialEvent, TrialFinished, TrialRequest
+from tuner.model.record import RequestRecord
+from tuner.model.trial import (
+    LegFinished,
+    LegProgress,
+    LogText,
+    TrialEvent,
+    TrialFinished,
+    TrialRequest,
+    WarmedUp,
+)
 from tuner.ports import EngineAdapter
 from tuner.runtime.secrets import Scrubber
 
@@ -36,6 +46,12 @@ class _Files:
             self.open[name] = (self.folder / name).open("a", encoding="utf-8")
         self.open[name].write(text)
         self.open[name].flush()
+
+    def write(self, name: str, content: Json) -> None:
+        """Write a whole file: a reader sees all of it or none."""
+        fresh = self.folder / f".{name}.new"
+        fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        fresh.replace(self.folder / name)
 
     def close(self) -> None:
         for file in self.open.values():
@@ -61,7 +77,7 @@ class FileEvidence:
         """
         files = _Files(self._root / f"{request.number:04d}")
         scrubbed = Scrubber(self._engine, request.command).command(request.command)
-        manifest = {
+        manifest: dict[str, Json] = {
             **self._facts,
             "study": request.study,
             "trial": request.number,
@@ -74,8 +90,9 @@ class FileEvidence:
             "seed": request.seed,
         }
         try:
-            files.folder.mkdir(parents=True, exist_ok=True)
-            files.append("manifest.json", json.dumps(manifest, indent=2) + "\n")
+            _move_aside(files.folder)
+            files.folder.mkdir(parents=True)
+            files.write("manifest.json", manifest)
         except OSError as error:
             raise cannot_write(files.folder, error) from error
         self._trials[request.number] = files
@@ -98,12 +115,13 @@ class FileEvidence:
                 files.append("server.log", event.text)
             case LegProgress():
                 pass  # for the screen; the requests say it all
+            case WarmedUp():
+                files.append("requests.jsonl", _request_lines("warmup", event.requests))
             case LegFinished():
-                lines = (json.dumps({"kind": event.kind, **plain_fields(record)}) + "\n" for record in event.requests)
-                files.append("requests.jsonl", "".join(lines))
+                files.append("requests.jsonl", _request_lines(event.kind, event.requests))
                 files.append("events.jsonl", _line(event, at_s=event.at_s, leg=plain(event.leg), kind=event.kind))
             case TrialFinished():
-                files.append("result.json", json.dumps(plain(event.result), indent=2) + "\n")
+                files.write("result.json", plain(event.result))
             case _:
                 files.append("events.jsonl", _line(event, **plain_fields(event)))
 
@@ -112,7 +130,7 @@ class FileEvidence:
         files = self._trials.pop(number)
         try:
             if not (files.folder / "result.json").exists():
-                files.append("result.json", json.dumps({"outcome": plain(outcome)}, indent=2) + "\n")
+                files.write("result.json", {"outcome": plain(outcome)})
         except OSError as error:
             raise cannot_write(files.folder, error) from error
         finally:
@@ -122,6 +140,20 @@ class FileEvidence:
 def cannot_write(folder: Path, error: OSError) -> EvidenceError:
     """Word an error of the file system for whoever can mend it."""
     return EvidenceError(f"{folder}: cannot be written ({error.strerror}); free space, then run the same command again")
+
+
+def _move_aside(folder: Path) -> None:
+    """Keep what an earlier study of the same name left for this trial number, under another name."""
+    if not folder.exists():
+        return
+    free = next(
+        name for count in itertools.count(1) if not (name := folder.with_name(f"{folder.name}.old{count}")).exists()
+    )
+    folder.rename(free)
+
+
+def _request_lines(kind: str, requests: Iterable[RequestRecord]) -> str:
+    return "".join(json.dumps({"kind": kind, **plain_fields(record)}) + "\n" for record in requests)
 
 
 def _line(event: TrialEvent, **content: Json) -> str:

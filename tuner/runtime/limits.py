@@ -13,6 +13,7 @@ class Limits:
         look_s: between two looks at the service and its log; deaths are noticed within this.
         probe_s: between two health probes while loading.
         clean_s: how long a host may take to become clean before it is Faulted.
+        baseline_s: how long GPU memory must stay as it is before it counts as the host's own.
         settle_s: after a failed request or a fatal line, how long a death may take to show.
         drain_s: how long the rest of a dead server's log is waited for.
         attempts: server starts a trial may take before it is Faulted.
@@ -22,6 +23,7 @@ class Limits:
     look_s: float = 0.1
     probe_s: float = 0.2
     clean_s: float = 90.0
+    baseline_s: float = 30.0
     settle_s: float = 2.0
     drain_s: float = 0.5
     attempts: int = 3

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from tuner.errors import HostFault, MeasurementFault
-from tuner.model.outcome import Faulted, Interrupted, Measured, Outcome, TrialState
+from tuner.model.outcome import Diagnosis, Faulted, Interrupted, Measured, Outcome, TrialState
 from tuner.model.record import LegResult
 from tuner.model.trial import Effective, ServiceIdentity, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import ControlClient, EngineAdapter, Target
@@ -50,12 +51,15 @@ class Trial:
     async def run(self) -> TrialResult:
         """Run to an outcome; never raises for what the server, the host or a person did."""
         started_s = self._host.clock.now_s()
+        began_s = self._host.clock.monotonic_s()
         control = AuthorisedControl(self._host.control(self._target.base_url), self._target.headers)
         try:
             outcome = await self._outcome(control)
         except Exception as error:  # the trial boundary: a bug of ours must not end the campaign
             log.exception("trial.failed study=%s trial=%d", self._request.study, self._request.number)
-            outcome = Faulted(error=f"bug in tuner: {type(error).__name__}: {error}", state=self._progress.state)
+            outcome = Faulted(
+                error=self._progress.scrub(f"bug in tuner: {type(error).__name__}: {error}"), state=self._progress.state
+            )
         finally:
             await control.close()
         self._progress.enter(TrialState.DONE, detail=type(outcome).__name__.lower())
@@ -67,6 +71,7 @@ class Trial:
             outcome=outcome,
             started_s=started_s,
             finished_s=self._host.clock.now_s(),
+            duration_s=self._host.clock.monotonic_s() - began_s,
             attempts=self._attempts,
             identity=self._identity,
             effective=self._effective,
@@ -96,12 +101,17 @@ class Trial:
     def _death(self, died: ServerDiedError) -> Death:
         ladder, level = self._request.workload.ladder, self._progress.level
         return Death(
-            diagnosis=died.diagnosis,
+            diagnosis=self._scrubbed(died.diagnosis),
             state=self._progress.state,
             level=level,
             level_index=None if level is None else ladder.index(level),
             levels=len(ladder),
         )
+
+    def _scrubbed(self, diagnosis: Diagnosis) -> Diagnosis:
+        scrub = self._progress.scrub
+        evidence = tuple(scrub(line) for line in diagnosis.evidence)
+        return replace(diagnosis, evidence=evidence, advice=scrub(diagnosis.advice))
 
     async def _attempt(self, control: ControlClient) -> Measured:
         """Start a server on a clean host, measure it, stop it, whatever happens."""
@@ -121,10 +131,21 @@ class Trial:
             await self._abort_requests(control)
         finally:
             # Cancelled or failed, here or anywhere above: no server outlives its trial.
+            await self._end_server(attempt)
+        return measured
+
+    async def _end_server(self, attempt: Attempt | None) -> None:
+        """Stop the server and keep its last lines.
+
+        A host that fails us here must not overturn what was measured or judged before: the
+        next cleaning finds it dirty, and says so.
+        """
+        try:
             await self._host.service.stop(grace_s=self._host.stop_grace_s)
             if attempt is not None:
                 await attempt.read_rest()
-        return measured
+        except HostFault as fault:
+            self._progress.remark(f"stopping the server failed: {fault}")
 
     def _context(self, control: ControlClient) -> TrialContext:
         return TrialContext(

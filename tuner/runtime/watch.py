@@ -83,15 +83,24 @@ class Watch:
             self._emit(LogText(at_s=self._host.clock.now_s(), text=self._scrub(text[:cut])))
         return True
 
-    async def drain(self) -> None:
-        """Read the rest of a dead server's log."""
-        quiet_at = self._host.clock.monotonic_s() + self._limits.drain_s
-        # A restart loop never stops logging: what it repeats is not waited for.
-        at_last = self._host.clock.monotonic_s() + 10 * self._limits.drain_s
-        while await self.read_log() or self._host.clock.monotonic_s() < quiet_at:
-            if self._host.clock.monotonic_s() >= at_last:
-                break
-            await self._host.clock.sleep(self._limits.look_s)
+    async def drain(self, *, is_endless: bool) -> None:
+        """Read the rest of a dead server's log, however long it is.
+
+        Args:
+            is_endless: it may go on for ever (a restart loop, a process that still lives):
+                what comes later than ten times ``limits.drain_s`` is not waited for.
+        """
+        clock, limits = self._host.clock, self._limits
+        quiet_since = began = clock.monotonic_s()
+        while True:
+            if await self.read_log():
+                quiet_since = clock.monotonic_s()
+                if is_endless and quiet_since - began >= 10 * limits.drain_s:
+                    return
+            elif clock.monotonic_s() - quiet_since >= limits.drain_s:
+                return
+            else:
+                await clock.sleep(limits.look_s)
 
     async def read_rest(self) -> None:
         """Read what a server that has been stopped logged at its end; nothing more can come."""

@@ -47,7 +47,7 @@ def _simulated(spec: SimulatedHostSpec) -> HostPorts:
         name=spec.name,
         address=spec.address,
         service=ProcessServiceManager(service_dir(spec), env),
-        gpu=NvidiaSmiProbe(LocalTransport(), path=str(programs / "nvidia-smi"), env=env),
+        gpu=NvidiaSmiProbe(LocalTransport(env), path=str(programs / "nvidia-smi")),
         load=HttpLoadGenerator(),
         control=HttpControlClient,
         clock=SystemClock(),
