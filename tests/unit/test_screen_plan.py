@@ -35,6 +35,12 @@ def test_secrets_of_the_environment_are_not_shown() -> None:
     assert command_lines(command) == ["HF_TOKEN=*** \\", "  HOME=/h \\", "  serve"]
 
 
+def test_secrets_of_the_command_line_are_not_shown() -> None:
+    command = Command(argv=("serve", "--api-key", "it's s3cret", "--hf-token=t0ken", "--max-total-tokens", "9"))
+    lines = command_lines(command)
+    assert lines[1:] == ["  --api-key *** \\", "  --hf-token=*** \\", "  --max-total-tokens 9"]
+
+
 def test_a_bare_command_is_one_line() -> None:
     assert command_lines(Command(argv=("serve",))) == ["serve"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from tuner.model.secrets import MASK, masked
 from tuner.model.space import describe
 from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec
 from tuner.model.trial import Command
@@ -15,26 +15,30 @@ from tuner.model.workload import Workload
 from tuner.screen.words import duration, settings, short_names
 
 _LABEL_WIDTH = 11
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
 def command_lines(command: Command) -> list[str]:
     """Quote a command for a POSIX shell, one flag with its values a line.
 
-    Only for reading: what is started is the tuple itself, never this text. Values of the
-    environment that look secret are hidden; those in argv are the engine's to scrub.
+    Only for reading: what is started is the tuple itself, never this text. Secrets are hidden.
     """
-    lines = [f"{key}={'***' if _SECRET.search(key) else shlex.quote(value)}" for key, value in command.env]
+    command = masked(command)
+    lines = [f"{key}={_quoted(value)}" for key, value in command.env]
     words: list[str] = []
     for word in command.argv:
         if word.startswith("-") and words:
             lines.append(" ".join(words))
             words = []
-        words.append(shlex.quote(word))
+        words.append(_quoted(word))
     lines.append(" ".join(words))
     return [lines[0] + _continued(lines, 0)] + [
         f"  {line}{_continued(lines, index)}" for index, line in enumerate(lines[1:], start=1)
     ]
+
+
+def _quoted(word: str) -> str:
+    """Quote for a shell, but for the mask: it only says that something is hidden."""
+    return word if word.rpartition("=")[2] == MASK else shlex.quote(word)
 
 
 def _continued(lines: Sequence[str], index: int) -> str:
