@@ -133,7 +133,7 @@ class LlamaCppLogReader:
             return self._verdict(Cause.OWN_STOP, False, "we stopped it")
         if self._cause is not None:
             rule, line = self._cause
-            lines = tuple(dict.fromkeys(scrub(shorten(text)) for text in (line, self._given_up) if text))
+            lines = tuple(dict.fromkeys(shorten(scrub(text)) for text in (line, self._given_up) if text))
             return Diagnosis(cause=rule.cause, config_fault=rule.config_fault, evidence=lines, advice=rule.advice)
         if exit_signal == signal.SIGTERM:
             return self._verdict(Cause.OPERATOR_STOP, False, "someone else sent SIGTERM")
@@ -158,5 +158,5 @@ class LlamaCppLogReader:
                 self._given_up = line
 
     def _verdict(self, cause: Cause, config_fault: bool | None, advice: str) -> Diagnosis:
-        evidence = tuple(scrub(line) for line in self._last.get())
+        evidence = tuple(shorten(scrub(line)) for line in self._last.get())
         return Diagnosis(cause=cause, config_fault=config_fault, evidence=evidence, advice=advice)

@@ -42,7 +42,7 @@ def _clean(line: str) -> str:
 
 
 class LastLines:
-    """The last few lines, shortened: what there is to show when nothing explains a death."""
+    """The last few lines: what there is to show when nothing explains a death."""
 
     def __init__(self, count: int = 10) -> None:
         self._lines: deque[str] = deque(maxlen=count)
@@ -52,10 +52,10 @@ class LastLines:
         self._lines.extend(lines[-(self._lines.maxlen or 1) :])
 
     def get(self) -> tuple[str, ...]:
-        """Return them, oldest first."""
-        return tuple(shorten(line) for line in self._lines)
+        """Return them whole, oldest first: a secret cut in two is no longer recognised."""
+        return tuple(self._lines)
 
 
 def shorten(line: str, limit: int = 400) -> str:
-    """Cut a line to what fits on a screen."""
+    """Cut a line, its secrets already taken out, to what fits on a screen."""
     return line if len(line) <= limit else line[: limit - 1] + "…"

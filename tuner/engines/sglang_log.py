@@ -253,14 +253,14 @@ class SglangLogReader:
 
     def _evidence(self, *lines: str) -> tuple[str, ...]:
         wanted = [*lines, self._unbalanced, self._death]
-        return tuple(scrub(shorten(line)) for line in dict.fromkeys(wanted) if line)
+        return tuple(shorten(scrub(line)) for line in dict.fromkeys(wanted) if line)
 
     def _stopped(self, cause: Cause, advice: str) -> Diagnosis:
         return Diagnosis(cause=cause, config_fault=False, evidence=self._tail(3), advice=advice)
 
     def _unknown(self, exit_status: int | None, exit_signal: int | None) -> Diagnosis:
         ended = f"signal {exit_signal}" if exit_signal is not None else f"status {exit_status}"
-        first = (scrub(shorten(self._exception)),) if self._exception else ()
+        first = (shorten(scrub(self._exception)),) if self._exception else ()
         return Diagnosis(
             cause=Cause.UNKNOWN,
             config_fault=None,
@@ -269,7 +269,7 @@ class SglangLogReader:
         )
 
     def _tail(self, count: int) -> tuple[str, ...]:
-        return tuple(scrub(line) for line in self._last.get()[-count:])
+        return tuple(shorten(scrub(line)) for line in self._last.get()[-count:])
 
 
 _OOM_ADVICE = {

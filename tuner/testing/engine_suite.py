@@ -155,6 +155,8 @@ class EngineSuite:
             f"server_args={{'api_key': '{SECRET}', 'admin_api_key': '{SECRET}x', 'port': 1}}",
             f"ServerArgs(api_key='{SECRET}', port=1)",
             f"Authorization: Bearer {SECRET}",
+            f"server_args=ServerArgs(port=1, api_key='{SECRET}",  # a line that was cut
+            f"['llm', '--api-key', '{SECRET}",
         ],
     )
     def test_a_secret_never_passes(self, text: str) -> None:
@@ -170,6 +172,18 @@ class EngineSuite:
         assert self.engine().scrub(text) == text
         for log in self.logs():
             assert self.engine().scrub(log).count("\n") == log.count("\n")
+
+    @pytest.mark.parametrize("before", [330, 385, 16_350])
+    def test_no_secret_stays_in_evidence_because_its_line_was_cut(self, before: int) -> None:
+        """Neither where a screen ends nor where a reader's memory does."""
+        key = f"{SECRET}-{'k' * 60}"
+        line = f"Error: RuntimeError: {'x' * before} api_key='{key}', port=1"
+        for log in (line, *(f"{line}\n{log}" for log in self.logs())):
+            reader = self.engine().log_reader()
+            reader.feed(log)
+            found = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
+            assert SECRET[:4] not in "".join(found.evidence)
+            assert all(len(text) <= 400 for text in found.evidence)
 
     def _verdict(self, reader: LogReader) -> tuple[str, bool, bool, Diagnosis]:
         seen = (reader.stage, reader.fatal, reader.is_configuration_fault)
