@@ -9,15 +9,16 @@ MASK = "***"
 # Names under which the engines pass and print secrets; argparse also takes prefixes of the flags.
 _FLAG = r"--(?:admin-[a-z-]+|api-k[a-z-]*|hf-t[a-z]*|ssl-keyfile-p[a-z]*)"
 _KEY = r"(?:admin_api_key|api_key|api_keys|hf_token|HF_TOKEN|OPENAI_API_KEY|ssl_keyfile_password)"
+_QUOTED = r"(?P<secret>.*?)(?P<end>(?P=v)|(?m:$))"
 
 _PATTERNS = (
     # a list of words, as JSON or as Python prints it: '--api-key', 'secret'
-    re.compile(rf"""(?P<keep>(?P<q>\\?["']){_FLAG}(?P=q)\s*,\s*(?P<v>\\?["']))(?P<secret>.*?)(?P<end>(?P=v)|$)""", re.MULTILINE),
+    re.compile(rf"""(?P<keep>(?P<q>\\?["']){_FLAG}(?P=q)\s*,\s*(?P<v>\\?["'])){_QUOTED}"""),
     # a command line: --api-key secret, --api-key=secret, --api-key 'a secret'
-    re.compile(rf"""(?P<keep>{_FLAG}(?:\s+|=)(?P<v>\\?["']))(?P<secret>.*?)(?P<end>(?P=v)|$)""", re.MULTILINE),
+    re.compile(rf"""(?P<keep>{_FLAG}(?:\s+|=)(?P<v>\\?["'])){_QUOTED}"""),
     re.compile(rf"""(?P<keep>{_FLAG}(?:\s+|=))(?P<secret>[^\s"'\\]+)(?P<end>)"""),
     # a mapping or keyword: "api_key": "secret", api_key='secret', HF_TOKEN=secret
-    re.compile(rf"""(?P<keep>\b{_KEY}\\?["']?\s*[:=]\s*(?P<v>\\?["']))(?P<secret>.*?)(?P<end>(?P=v)|$)""", re.MULTILINE),
+    re.compile(rf"""(?P<keep>\b{_KEY}\\?["']?\s*[:=]\s*(?P<v>\\?["'])){_QUOTED}"""),
     re.compile(rf"""(?P<keep>\b{_KEY}=)(?P<secret>(?!None\b)[^\s"',)\\]+)(?P<end>)"""),
     re.compile(r"""(?P<keep>\bBearer\s+)(?P<secret>[^\s"'\\]+)(?P<end>)"""),
 )
