@@ -8,6 +8,7 @@ The tree is split by what the caller would do about it::
     │   ├── AssignmentRejected the engine's rules forbid this assignment
     │   └── LedgerError       the study database cannot be used as it is
     ├── EvidenceError         what a trial did cannot be written down; the run ends, exit 3
+    │   └── StudyUnwritable   the study's folder takes no more: disk full, or no right to write
     ├── PreflightError        the host or machine is not ready; nothing was started; exit 3
     ├── TooManyFaults         every host was set aside; exit 4
     ├── HostFault             the host failed us: clean it, try the same assignment again
@@ -38,7 +39,7 @@ class AssignmentRejected(UsageError):
 
 
 class LedgerError(UsageError):
-    """The study database is unreadable, of another study, or cannot be written."""
+    """The study database is corrupt, of another study, or in use."""
 
 
 class PreflightError(TunerError):
@@ -47,6 +48,10 @@ class PreflightError(TunerError):
 
 class EvidenceError(TunerError):
     """What a trial did cannot be written down: the run ends with its hosts clean (exit 3)."""
+
+
+class StudyUnwritable(EvidenceError):
+    """The study's folder takes nothing more: the disk is full or failing, or it may not be written."""
 
 
 class TooManyFaults(TunerError):

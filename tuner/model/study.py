@@ -58,6 +58,7 @@ class StudySpec:
         baseline: the tuned settings that ``base`` amounts to.
         trials: how many trials that count (Measured or Infeasible) make the study.
         directory: absolute folder of the study's results.
+        prompts_digest: of what the prompts say; wherever they lie, the same texts are the same load.
         sampler: name in the sampler registry.
     """
 
@@ -72,6 +73,7 @@ class StudySpec:
     seed: int
     sampler: str
     directory: str
+    prompts_digest: str = ""
     objectives: tuple[Objective, ...] = OBJECTIVES
 
     @property

@@ -15,6 +15,7 @@ TERMS: Final[Mapping[str, str]] = {
     "engine": "engine",
     "space": "search space or base command line",
     "workload": "workload",
+    "prompts": "set of prompts",
     "objectives": "objectives",
     "simulated": "kind of host (simulated or real)",
     "profiles": "simulated hardware",
@@ -28,7 +29,9 @@ def identity_of(spec: StudySpec) -> dict[str, Any]:
         "engine": spec.engine,
         "space": fingerprint([[type(p).__name__, asdict(p)] for p in spec.space.parameters], asdict(spec.base)),
         "space_name": spec.space.name,
-        "workload": fingerprint(asdict(spec.workload)),
+        "workload": fingerprint(asdict(spec.workload) | {"prompts": None}),
+        # What the prompts say counts, not where they lie: a checkout may be moved.
+        "prompts": spec.prompts_digest,
         "objectives": [[objective.name, objective.direction.value, objective.unit] for objective in spec.objectives],
         "simulated": spec.simulated,
         "profiles": sorted({host.profile for host in spec.hosts if isinstance(host, SimulatedHostSpec)}),
@@ -49,6 +52,6 @@ def difference(stored: Mapping[str, Any], spec: StudySpec) -> str | None:
     wanted = identity_of(spec)
     for key, words in TERMS.items():
         if stored.get(key) != wanted[key]:
-            shown = "" if key in ("space", "workload") else f" ({stored.get(key)}, now {wanted[key]})"
+            shown = "" if key in ("space", "workload", "prompts") else f" ({stored.get(key)}, now {wanted[key]})"
             return f"was begun with another {words}{shown}"
     return None

@@ -32,7 +32,7 @@ from tuner.search.history import History
 from tuner.search.identity import difference, identity_of
 from tuner.search.lock import StudyLock
 from tuner.search.outcome_json import decode_result, encode_result, encode_unfinished
-from tuner.search.rows import BASELINE, HOST, RESULT, row_of, values_of
+from tuner.search.rows import BASELINE, BUDGET, HOST, RESULT, row_of, values_of
 from tuner.search.samplers import Setting, Strategy, make_strategy
 from tuner.search.storage import DATABASE, check_room, create, mapped, open_storage, peek
 
@@ -44,8 +44,8 @@ def check_ledger(spec: StudySpec) -> None:
     """Look whether :func:`open_ledger` could open the study; writes nothing.
 
     Raises:
-        LedgerError: the database is unreadable or of another study, or the folder cannot be
-            written; the message names the path and the remedy.
+        LedgerError: the database is corrupt or of another study.
+        StudyUnwritable: the folder cannot be written; each message names the path and the remedy.
     """
     directory = Path(spec.directory)
     check_room(directory)
@@ -68,7 +68,7 @@ def open_ledger(spec: StudySpec, canonical: Callable[[Assignment], Assignment]) 
         canonical: the engine adapter's.
 
     Raises:
-        LedgerError: see :func:`check_ledger`; or another process runs the study.
+        LedgerError, StudyUnwritable: see :func:`check_ledger`; or another process runs the study.
         UsageError: unknown sampler, or the baseline is not in the space.
     """
     domain = Domain(spec.space, canonical, spec.baseline)
@@ -101,6 +101,7 @@ def open_ledger(spec: StudySpec, canonical: Callable[[Assignment], Assignment]) 
         with mapped(path):
             storage = resources.enter_context(open_storage(path))
             study = optuna.load_study(study_name=spec.name, storage=storage)
+            study.set_user_attr(BUDGET, spec.trials)
         undo.pop_all()
         return OptunaLedger(
             setting=setting, strategy=strategy, study=study, storage=storage, path=path, resources=resources
@@ -186,6 +187,7 @@ class OptunaLedger:
             ValueError: the trial is not running, its assignment is another, or a value is not
                 finite: the caller's bug; nothing was written.
             LedgerError: another program ended the trial, or the database failed.
+            StudyUnwritable: the disk is full.
         """
         with mapped(self._path):
             trial = self._running(result)

@@ -6,12 +6,16 @@ import datetime as dt
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from typing import Self
 
-from tuner.errors import LedgerError
+from tuner.errors import LedgerError, StudyUnwritable
 
 LOCK_FILE = "lock"
+ONLOOKER_S = 1.0
+"""How long whoever only looks may hold the lock; `status` lets go within a millisecond."""
+RETRY_S = 0.01
 
 
 class StudyLock:
@@ -27,11 +31,11 @@ class StudyLock:
 
     @classmethod
     def acquire(cls, directory: Path) -> Self:
-        """Take the lock, or refuse at once.
+        """Take the lock, or refuse at once; an onlooker is waited for.
 
         Raises:
-            LedgerError: another process holds it (the message names it), or the file
-                cannot be written.
+            LedgerError: another process holds it (the message names it).
+            StudyUnwritable: the file cannot be written.
         """
         path = directory / LOCK_FILE
         descriptor = _locked(path)
@@ -45,7 +49,9 @@ class StudyLock:
             os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "since": since}).encode() + b"\n", 0)
         except OSError as error:
             lock.release()
-            raise LedgerError(f"{path}: cannot be written ({error.strerror}); free some space and try again") from error
+            raise StudyUnwritable(
+                f"{path}: cannot be written ({error.strerror}); free some space and try again"
+            ) from error
         return lock
 
     def release(self) -> None:
@@ -67,16 +73,52 @@ def _locked(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise LedgerError(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
+        raise StudyUnwritable(f"{path}: cannot be written ({error.strerror}); make the folder writable") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock_patiently(descriptor, path)
     except OSError as error:
-        holder = describe_holder(os.read(descriptor, 4096))
         os.close(descriptor)
-        raise LedgerError(
-            f"{path}: this study is being run by {holder}; wait for it, or stop it with Ctrl-C"
+        raise StudyUnwritable(
+            f"{path}: cannot be locked ({error.strerror}); choose a folder on a disk that knows locks"
         ) from error
+    except LedgerError:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def _flock_patiently(descriptor: int, path: Path) -> None:
+    patience_ends_s = time.monotonic() + ONLOOKER_S
+    while not _flocked(descriptor, fcntl.LOCK_EX):
+        # Whoever runs the study keeps out everybody; where a second onlooker gets in, the
+        # first holder is one too, and gone in a moment.
+        if not _flocked(descriptor, fcntl.LOCK_SH) or time.monotonic() > patience_ends_s:
+            holder = describe_holder(os.read(descriptor, 4096))
+            raise LedgerError(f"{path}: this study is being run by {holder}; wait for it, or stop it with Ctrl-C")
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        time.sleep(RETRY_S)
+
+
+def holder_of(directory: Path) -> str | None:
+    """Say which process runs the study in ``directory``; None: none does. Changes nothing."""
+    try:
+        descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return None if _flocked(descriptor, fcntl.LOCK_SH) else describe_holder(os.read(descriptor, 4096))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _flocked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_current(descriptor: int, path: Path) -> bool:

@@ -37,7 +37,7 @@ def encode_result(result: TrialResult) -> dict[str, Any]:
         "outcome": encode_outcome(result.outcome),
         "host": result.host,
         "capacity": None if effective is None else asdict(effective.capacity),
-        "duration_s": result.finished_s - result.started_s,
+        "duration_s": result.duration_s,
         "started_s": result.started_s,
         "finished_s": result.finished_s,
         "attempts": result.attempts,

@@ -20,6 +20,8 @@ from tuner.search.storage import DATABASE, Purpose, mapped, open_storage, peek
 RESULT: Final = "result"
 HOST: Final = "host"
 BASELINE: Final = "baseline"
+BUDGET: Final = "trials"
+"""Where the study keeps how many trials are to count; every run sets it anew."""
 ENQUEUED_PARAMETERS: Final = "fixed_params"
 """Where ``Study.enqueue_trial`` keeps the parameters of a trial that somebody else queued."""
 
@@ -32,6 +34,7 @@ class StoredStudy:
 
     Attributes:
         parameters: names, in the order of the space file.
+        trials: how many were to count when it was last run; None: an older tuner ran it.
         tuner_version: that began the study.
     """
 
@@ -41,6 +44,7 @@ class StoredStudy:
     parameters: tuple[str, ...]
     sampler: str
     simulated: bool
+    trials: int | None
     tuner_version: str
     rows: tuple[TrialRow, ...]
 
@@ -105,7 +109,7 @@ def read_study(directory: str | Path, name: str) -> StoredStudy:
     path = Path(directory) / DATABASE
     attributes = peek(path, name)
     if attributes is None:
-        raise LedgerError(f"{path}: does not exist; begin the study with: tuner run --study {name}")
+        raise LedgerError(f"{path}: does not exist; begin the study with: python -m tuner run --study {name}")
     try:
         objectives = tuple(str(entry[0]) for entry in attributes["objectives"])
         with mapped(path), open_storage(path, purpose=Purpose.READ) as storage:
@@ -118,13 +122,9 @@ def read_study(directory: str | Path, name: str) -> StoredStudy:
             parameters=tuple(attributes["parameters"]),
             sampler=attributes["sampler"],
             simulated=attributes["simulated"],
+            trials=attributes.get(BUDGET),
             tuner_version=attributes["tuner_version"],
             rows=rows,
         )
     except (KeyError, IndexError, TypeError) as error:
         raise LedgerError(f"{path}: was not begun by tuner ({error!r}); move it away to begin anew") from error
-
-
-def read_rows(directory: str | Path, name: str) -> tuple[TrialRow, ...]:
-    """Read every trial of a study, by number; see :func:`read_study`."""
-    return read_study(directory, name).rows

@@ -28,6 +28,9 @@ ATTEMPTS: Final = 20
 TPE_STARTUP: Final = 10
 """Optuna's own number of random trials before TPE models anything."""
 
+SEEDS: Final = 2**32
+"""The seeds that NumPy's generators take are below this."""
+
 AUTO_STARTUP: Final = 7
 """The baseline and the opening: after them TPE has something to model."""
 
@@ -66,7 +69,7 @@ class Sampled:
     def next(self, history: History) -> Assignment | None:
         """Ask the sampler up to ``ATTEMPTS`` times, then take any unused assignment."""
         domain = self._setting.domain
-        seed = self._setting.seed + len(history.taken)
+        seed = (self._setting.seed + len(history.taken)) % SEEDS
         shadow = Shadow(
             domain,
             history,

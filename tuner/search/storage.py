@@ -1,7 +1,8 @@
 """The study's SQLite file: made whole or not at all, opened for one driver, read by anybody.
 
 Every error of SQLite, SQLAlchemy, Optuna and the file system leaves this folder of the
-program as a LedgerError that names the file and the remedy.
+program as one that names the file and the remedy: StudyUnwritable where the machine is to
+blame (disk, rights), LedgerError where the file is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
-from tuner.errors import LedgerError
+from tuner.errors import LedgerError, StudyUnwritable
 from tuner.model.metric import Objective
 
 DATABASE: Final = "study.db"
@@ -45,37 +46,38 @@ FOREIGN: Final = (sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OptunaError, OS
 
 @contextlib.contextmanager
 def mapped(path: Path) -> Iterator[None]:
-    """Turn what the database's libraries raise into LedgerError."""
+    """Turn what the database's libraries raise into LedgerError or StudyUnwritable."""
     try:
         yield
     except FOREIGN as error:
-        raise LedgerError(f"{path}: {explain(error)}") from error
+        raise explained(path, error) from error
 
 
-def explain(error: BaseException) -> str:
-    """Say in one line what went wrong with the file, and what to do about it."""
+def explained(path: Path, error: BaseException) -> LedgerError | StudyUnwritable:
+    """Say in one line what went wrong with the file, whose fault it is, and what to do about it."""
     roots = [error]
     while (deeper := getattr(roots[-1], "orig", None) or roots[-1].__cause__) is not None and deeper not in roots:
         roots.append(deeper)
     root = roots[-1]
     text = (root.strerror if isinstance(root, OSError) and root.strerror else str(root)).strip() or type(root).__name__
     reason = " ".join(text.split())
-    return f"{reason}; {_remedy(root, reason.lower())}"
+    kind, remedy = _judged(root, reason.lower())
+    return kind(f"{path}: {reason}; {remedy}")
 
 
-def _remedy(root: BaseException, reason: str) -> str:
+def _judged(root: BaseException, reason: str) -> tuple[type[LedgerError | StudyUnwritable], str]:
     number = root.errno if isinstance(root, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "full" in reason:
-        return "free some disk space and run again"
+        return StudyUnwritable, "free some disk space and run again"
     if number in (errno.EACCES, errno.EPERM, errno.EROFS) or "readonly" in reason or "unable to open" in reason:
-        return "make the folder and the file writable, or choose another folder"
+        return StudyUnwritable, "make the folder and the file writable, or choose another folder"
+    if number == errno.EIO or "disk i/o" in reason:
+        return StudyUnwritable, "check the disk and its free space, then run again"
     if "locked" in reason:
-        return "close the program that holds it and run again"
+        return LedgerError, "close the program that holds it and run again"
     if "not a database" in reason or "malformed" in reason:
-        return "restore it from a copy, or move it away to begin anew"
-    if "disk i/o" in reason:
-        return "check the disk and its free space, then run again"
-    return "move it away to begin anew, or choose another folder"
+        return LedgerError, "restore it from a copy, or move it away to begin anew"
+    return LedgerError, "move it away to begin anew, or choose another folder"
 
 
 # ---------------------------------------------------------------------------- looking, without writing
@@ -85,19 +87,20 @@ def check_room(directory: Path, *, needed_bytes: int = NEEDED_BYTES) -> None:
     """Refuse a folder that cannot be made or written, or a disk that is nearly full; writes nothing.
 
     Raises:
-        LedgerError: names the folder and the remedy.
+        StudyUnwritable: names the folder and the remedy.
+        LedgerError: a file is in the way.
     """
     place = directory
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise LedgerError(f"{directory}: {place} is not a folder; choose another folder for the study")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise LedgerError(f"{directory}: {place} is read-only; make it writable, or choose another folder")
     with mapped(directory):
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not place.is_dir():
+            raise LedgerError(f"{directory}: {place} is not a folder; choose another folder for the study")
         free_bytes = shutil.disk_usage(place).free
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StudyUnwritable(f"{directory}: {place} is read-only; make it writable, or choose another folder")
     if free_bytes < needed_bytes:
-        raise LedgerError(
+        raise StudyUnwritable(
             f"{directory}: only {free_bytes / 2**20:.0f} MiB of disk space left,"
             f" {needed_bytes / 2**20:.0f} MiB are needed; free some and run again"
         )
@@ -107,10 +110,12 @@ def peek(path: Path, name: str) -> dict[str, Any] | None:
     """Return the user attributes of study ``name``; None when there is no file yet.
 
     Raises:
-        LedgerError: the file is unreadable, no study database, or of another study.
+        LedgerError: the file is no study database, or of another study.
+        StudyUnwritable: the folder or the disk does not let it be read.
     """
-    if not path.exists():
-        return None
+    with mapped(path):
+        if not path.exists():
+            return None
     with mapped(path), contextlib.closing(connect_readable(path)) as connection:
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not {"studies", "study_user_attributes", "trials", "version_info"} <= tables:
@@ -155,7 +160,7 @@ def create(
     """Make a new study whose first trial waits; it appears under its name only when complete.
 
     Raises:
-        LedgerError: it cannot be written; what was begun is removed.
+        StudyUnwritable: it cannot be written; what was begun is removed.
     """
     quiet_optuna()
     begun = path.with_name(path.name + ".new")
