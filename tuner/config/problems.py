@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tuner.errors import StudyFileError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+LONGEST_NAME = 64
+"""Names become parts of file names, which the file system limits to 255 bytes."""
 _LONGEST_VALUE = 60
 
 
@@ -70,9 +73,26 @@ def quoted(value: object) -> str:
 
 def check_name(name: str, what: str) -> str | None:
     """Say why ``name`` cannot be the name of a file in our folders; None when it can."""
+    if len(name) > LONGEST_NAME:
+        return f"{what} {quoted(name)} is too long: use at most {LONGEST_NAME} characters"
     if NAME.fullmatch(name) and ".." not in name:
         return None
     return f'{what} {quoted(name)} is not allowed: use a-z, 0-9, "-", "_" and single dots, without a path'
+
+
+@contextlib.contextmanager
+def reading(shown: str) -> Iterator[None]:
+    """Turn what the file system refuses (rights, a path too long, a loop of links) into one line.
+
+    Raises:
+        StudyFileError: names ``shown`` and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StudyFileError(
+            f"{shown}: cannot be read: {error.strerror}; make it readable, or name another with --root"
+        ) from error
 
 
 def read_toml(path: Path, shown: str) -> dict[str, Any]:
@@ -143,7 +163,7 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
     """Say what pydantic wanted; its own words where we have none better."""
     if kind in _BOUNDS:
         bound = next(number for name, number in context.items() if name in ("gt", "ge", "le"))
-        return f"{_BOUNDS[kind]} {bound:g}"
+        return f"{_BOUNDS[kind]} {bound}"  # not :g, which rounds a long number
     if kind == "literal_error":
         return f"one of {context['expected']}".replace("'", '"')
     return _EXPECTED.get(kind, f"different: {message}")

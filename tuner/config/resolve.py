@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tuner.config.problems import Problem, check_name, failure, quoted, unknown
+from tuner.config.problems import Problem, check_name, failure, quoted, reading, unknown
 from tuner.config.space_file import read_space, space_names
-from tuner.config.study_file import FOLDER, SSH_LATER, StudyFile
+from tuner.config.study_file import FOLDER, HIGHEST_SEED, SSH_LATER, StudyFile
 from tuner.errors import UsageError
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, StudySpec
@@ -70,8 +71,10 @@ def resolve(study: StudyFile, *, root: Path, known: Known, overrides: Overrides 
         UsageError: an option does not fit the study.
     """
     over = overrides or Overrides()
-    root = root.resolve()
+    with reading(quoted(str(root))):
+        root = root.resolve()
     _check_names(study, known)
+    _check_numbers(over)
     space = _space(study, root, known)
     baseline = _baseline(study, space, known)
     sampler = study.sampler if over.sampler is None else over.sampler
@@ -106,6 +109,13 @@ def _check_names(study: StudyFile, known: Known) -> None:
         problems.append(Problem(key="simulated.profile", text=text))
     if problems:
         raise failure(study.shown, problems)
+
+
+def _check_numbers(over: Overrides) -> None:
+    if over.speed is not None and not (math.isfinite(over.speed) and over.speed > 0):
+        raise UsageError(f"--speed: is {over.speed}, but must be a finite number above 0")
+    if over.seed is not None and not 0 <= over.seed <= HIGHEST_SEED:
+        raise UsageError(f"--seed: is {over.seed}, but must be a whole number from 0 to {HIGHEST_SEED}")
 
 
 def _space(study: StudyFile, root: Path, known: Known) -> SearchSpace:
@@ -194,7 +204,8 @@ def _with_prompts(study: StudyFile, root: Path, *, simulated: bool) -> Workload:
     if workload.prompts == "builtin":
         return workload
     path = root / workload.prompts
-    if not path.is_file():
-        text = f'is {quoted(workload.prompts)}: there is no such file under {root}; name a JSONL file, or "builtin"'
-        raise failure(study.shown, [Problem(key="workload.prompts", text=text)])
+    with reading(f"{study.shown}: workload.prompts {quoted(workload.prompts)}"):
+        if not path.is_file():
+            text = f'is {quoted(workload.prompts)}: there is no such file under {root}; name a JSONL file, or "builtin"'
+            raise failure(study.shown, [Problem(key="workload.prompts", text=text)])
     return replace(workload, prompts=str(path))

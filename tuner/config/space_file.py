@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, unknown
+from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, reading, unknown
 from tuner.errors import StudyFileError
 from tuner.model.space import ChoiceParameter, FloatParameter, IntParameter, Parameter, SearchSpace, Value
 
@@ -120,14 +120,16 @@ def read_space(root: Path, name: str) -> SearchSpace:
         raise StudyFileError(refused)
     shown = f"{FOLDER}/{name}.toml"
     path = root / FOLDER / f"{name}.toml"
-    if not path.is_file():
-        raise StudyFileError(f"{shown}: {unknown('space', name, space_names(root))}")
+    with reading(shown):
+        if not path.is_file():
+            raise StudyFileError(f"{shown}: {unknown('space', name, space_names(root))}")
     return parse_space(read_toml(path, shown), name=name, shown=shown)
 
 
 def space_names(root: Path) -> tuple[str, ...]:
     """Name the spaces there are."""
-    return tuple(sorted(path.stem for path in (root / FOLDER).glob("*.toml")))
+    with reading(f"{FOLDER}/"):
+        return tuple(sorted(path.stem for path in (root / FOLDER).glob("*.toml")))
 
 
 def parse_space(content: dict[str, Any], *, name: str, shown: str) -> SearchSpace:

@@ -38,13 +38,15 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, unknown
+from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, reading, unknown
 from tuner.errors import StudyFileError
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
 
 FOLDER = "studies"
 MOST_SIMULATED_HOSTS = 16
+HIGHEST_SEED = 2**32 - 1
+"""The highest that NumPy's generators take, on which the samplers draw."""
 SSH_LATER = "hosts reached over SSH come with the next release; leave [[hosts]] out to run on the simulated GPU host"
 
 
@@ -95,7 +97,7 @@ class _HostTable(Table):
 class _StudyTable(Table):
     engine: str
     space: str
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=HIGHEST_SEED)
     server: _ServerTable
     workload: _WorkloadsTable = _WorkloadsTable()
     budget: _BudgetTable
@@ -142,7 +144,8 @@ class StudyFile:
 
 def study_names(root: Path) -> tuple[str, ...]:
     """Name the studies there are."""
-    return tuple(sorted(path.stem for path in (root / FOLDER).glob("*.toml")))
+    with reading(f"{FOLDER}/"):
+        return tuple(sorted(path.stem for path in (root / FOLDER).glob("*.toml")))
 
 
 def read_study(root: Path, name: str) -> StudyFile:
@@ -154,12 +157,16 @@ def read_study(root: Path, name: str) -> StudyFile:
     refused = check_name(name, "the study name")
     if refused:
         raise StudyFileError(refused)
-    if not (root / FOLDER).is_dir():
-        raise StudyFileError(f"{root}: has no folder {FOLDER}/; run in the folder that has it, or name it with --root")
+    with reading(quoted(str(root))):
+        if not (root / FOLDER).is_dir():
+            raise StudyFileError(
+                f"{root}: has no folder {FOLDER}/; run in the folder that has it, or name it with --root"
+            )
     shown = f"{FOLDER}/{name}.toml"
     path = root / FOLDER / f"{name}.toml"
-    if not path.is_file():
-        raise StudyFileError(f"{shown}: {unknown('study', name, study_names(root))}")
+    with reading(shown):
+        if not path.is_file():
+            raise StudyFileError(f"{shown}: {unknown('study', name, study_names(root))}")
     return parse_study(read_toml(path, shown), name=name, shown=shown)
 
 
