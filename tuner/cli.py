@@ -7,11 +7,11 @@ missing · 4 too many faults · 130 interrupted.
 from __future__ import annotations
 
 import enum
-import fcntl
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,18 +20,18 @@ from rich.console import Console, RenderableType
 from typer.exceptions import Abort, TyperException
 
 from tuner import __version__
-from tuner.config.problems import check_name
+from tuner.config.problems import check_name, quoted, reading
 from tuner.config.resolve import Overrides
 from tuner.config.study_file import FOLDER as STUDIES
-from tuner.config.study_file import read_study
+from tuner.config.study_file import HIGHEST_SEED, read_study
 from tuner.errors import EvidenceError, HostFault, PreflightError, StudyFileError, TooManyFaults, TunerError, UsageError
+from tuner.model.names import short_names
 from tuner.model.study import StudySpec
 from tuner.screen.front_table import FrontTable
 from tuner.screen.live import LiveScreen
 from tuner.screen.plain import PlainScreen
 from tuner.screen.plan import command_lines, ending_lines, plan_lines
 from tuner.screen.status import status_line, status_table
-from tuner.screen.words import short_names
 
 if TYPE_CHECKING:
     from tuner.search.rows import StoredStudy
@@ -45,6 +45,8 @@ _EXIT_CODES: tuple[tuple[type[TunerError], int], ...] = (
     (HostFault, 3),
     (TooManyFaults, 4),
 )
+SCRIPT = "TUNER_SCRIPT"
+"""Environment variable in which scripts/run says under which name it was called."""
 _PIPE_WIDTH = 240
 """Columns of a table that is not on a terminal: nothing is cut for whoever reads it."""
 
@@ -63,7 +65,7 @@ Study = Annotated[str, typer.Option("--study", help="Name of the study: studies/
 Root = Annotated[Path, typer.Option("--root", help="The folder that holds studies/ and search_spaces/.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials that count, instead of the file's.")]
 Sampler = Annotated[str | None, typer.Option(help="Sampler, instead of the file's.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed, instead of the file's.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=HIGHEST_SEED, help="Seed, instead of the file's.")]
 Speed = Annotated[
     float | None, typer.Option(min=0.01, help="How many times faster than real a simulated server loads.")
 ]
@@ -113,11 +115,15 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
     from tuner.wiring.study import run_study  # noqa: PLC0415  see _load
 
     console = Console(stderr=True)
-    screen = LiveScreen(console) if console.is_terminal and not plain else PlainScreen(_prose)
+    # Where the final front goes to a file, the last one drawn is all that the terminal shows.
+    front_stays = not sys.stdout.isatty()
+    live = console.is_terminal and not plain
+    screen = LiveScreen(console, front_stays=front_stays) if live else PlainScreen(_prose)
     with screen:
         summary = run_study(spec, screen, ray_address=ray_address)
     gains = _print_front(summary.directory, study, Format.TABLE)
-    _prose_lines(ending_lines(spec, gains, complete=summary.complete))
+    again, viewer = command_again(root, study), dashboard_program()
+    _prose_lines(ending_lines(spec, gains, complete=summary.complete, again=again, viewer=viewer))
     return 0 if summary.complete else INTERRUPTED
 
 
@@ -148,12 +154,12 @@ def status(study: Study, root: Root = HERE) -> int:
     """Print what runs and what is finished, also during a run."""
     from tuner.search.rows import read_study as read_stored  # noqa: PLC0415  seconds, only where it is needed
 
-    trials = read_study(root, study).trials
     directory = _directory(root, study)
     stored = read_stored(directory, study)
     driver = running_driver(directory)
-    print(status_line(study, stored.rows, trials=trials, simulated=stored.simulated, driver=driver))
-    _print_table(status_table(stored.rows, stored.parameters, running=driver is not None))
+    print(status_line(study, stored.rows, trials=stored.trials, simulated=stored.simulated, driver=driver))
+    table = status_table(stored.rows, stored.parameters, running=driver is not None)
+    _print_table(lambda _console: table)
     return 0
 
 
@@ -192,19 +198,22 @@ def exit_code(error: TunerError) -> int:
 
 def running_driver(directory: Path) -> str | None:
     """Say which process runs the study in ``directory``; None: none does."""
-    from tuner.search.lock import LOCK_FILE, describe_holder  # noqa: PLC0415  pulls in Optuna
+    from tuner.search.lock import holder_of  # noqa: PLC0415  see _load
 
-    try:
-        descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return describe_holder(os.read(descriptor, 4096))
-    finally:
-        os.close(descriptor)
-    return None
+    return holder_of(directory)
+
+
+def command_again(root: Path, study: str) -> str:
+    """Return the command that runs the study, as the reader gave it."""
+    script = os.environ.get(SCRIPT)
+    words = [script, study] if script else ["python", "-m", "tuner", "run", "--study", study]
+    return shlex.join(words if root == HERE else [*words, "--root", str(root)])
+
+
+def dashboard_program() -> str:
+    """Return optuna-dashboard as a shell finds it: the one of this environment, which need not be on PATH."""
+    beside = Path(sys.executable).with_name("optuna-dashboard")
+    return shlex.quote(str(beside)) if beside.exists() else beside.name
 
 
 def _load(root: Path, study: str, overrides: Overrides) -> StudySpec:
@@ -219,10 +228,11 @@ def _directory(root: Path, study: str) -> Path:
     refused = check_name(study, "the study name")
     if refused:
         raise StudyFileError(refused)
-    directory = root.resolve() / STUDIES / study
-    if not directory.is_dir():
-        read_study(root, study)  # says which studies there are
-    return directory
+    with reading(quoted(str(root))):
+        directory = root.resolve() / STUDIES / study
+        if not directory.is_dir():
+            read_study(root, study)  # says which studies there are
+        return directory
 
 
 def _print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ...]:
@@ -239,18 +249,14 @@ def _print_front(directory: Path, study: str, as_format: Format) -> tuple[str, .
         print(tables.to_json(stored.rows, heading))
     elif as_format is Format.CSV:
         print(tables.to_csv(fronts.front_rows(stored.rows), heading), end="")
-    elif sys.stdout.isatty():
-        _print_table(_front_table(stored))
     else:
-        for line in tables.front_lines(stored.rows, heading):
-            print(line)
+        _print_table(lambda console: _front_table(stored).fitted(console, console.width))
     return tables.gain_lines(stored.rows, heading)
 
 
-def _front_table(stored: StoredStudy) -> RenderableType:
+def _front_table(stored: StoredStudy) -> FrontTable:
     from tuner.report.front import baseline_row, front_rows  # noqa: PLC0415
 
-    console = Console()
     return FrontTable(
         title=f"front of {stored.name}{' (SIMULATED)' if stored.simulated else ''}",
         names=short_names(stored.parameters),
@@ -258,14 +264,14 @@ def _front_table(stored: StoredStudy) -> RenderableType:
         base=baseline_row(stored.rows),
         with_base=True,
         intervals=True,
-    ).fitted(console, console.width)
+    )
 
 
-def _print_table(table: RenderableType) -> None:
+def _print_table(draw: Callable[[Console], RenderableType]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
-    console.print(table)
+    console.print(draw(console))
 
 
 def _prose(line: str) -> None:

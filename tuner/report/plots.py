@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from tuner.model.metric import Estimate
+from tuner.model.names import short_names
 from tuner.model.study import TrialRow
 from tuner.report.front import (
     Heading,
@@ -24,7 +24,7 @@ from tuner.report.front import (
     infeasible_rows,
     measured_rows,
 )
-from tuner.report.tables import replace_file, short_names, value_text, words
+from tuner.report.tables import value_text, words
 
 # Colours that differ in lightness too, so that they survive a colour-blind reader and a grey print.
 INK: Final = "#1f2933"
@@ -54,15 +54,6 @@ class _Mark:
 
 OTHER_MARK: Final = _Mark(colour=POINT, size=5.5, label="measured, with 95 % intervals")
 FRONT_MARK: Final = _Mark(colour=FRONT, size=8, label="front")
-
-
-def draw_front(path: Path, rows: Iterable[TrialRow], heading: Heading) -> None:
-    """Write ``path`` (PNG), replaced in one step.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    replace_file(path, render_front(rows, heading))
 
 
 def render_front(rows: Iterable[TrialRow], heading: Heading) -> bytes:
@@ -182,7 +173,7 @@ def _draw_titles(figure: Figure, rows: Sequence[TrialRow], on_front: Sequence[Tr
     _line(figure, 0.903, "  ·  ".join(parts), colour=BASELINE if heading.simulated else FAINT)
     dead = infeasible_rows(rows)
     reasons = ", ".join(f"{count} {words(cause)}" for cause, count in causes(rows))
-    key = f"labels: {' / '.join(short_names(heading.parameters))}"
+    key = f"labels: {' / '.join(short_names(heading.parameters).values())}"
     _line(figure, 0.018, f"{key}  ·  {len(dead)} infeasible, not shown{': ' if dead else ''}{reasons}", colour=FAINT)
 
 

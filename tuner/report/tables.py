@@ -1,18 +1,13 @@
-"""The study as tables: CSV files, JSON, and lines for a terminal. Only the CLI prints."""
+"""The study as CSV, as JSON, and the gain in words. Only the CLI prints; the wiring writes the files."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
 
-from tuner.model.metric import Estimate
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
@@ -136,64 +131,7 @@ def to_json(rows: Iterable[TrialRow], heading: Heading) -> str:
     return json.dumps(content, indent=2, allow_nan=False)
 
 
-def write_tables(directory: Path, rows: Iterable[TrialRow], heading: Heading) -> tuple[Path, Path]:
-    """Write ``front.csv`` and ``trials.csv``, each replaced in one step; return their paths.
-
-    Raises:
-        OSError: they cannot be written; the old ones are then still there.
-    """
-    every = tuple(rows)
-    front_path, trials_path = directory / "front.csv", directory / "trials.csv"
-    replace_file(front_path, to_csv(front_rows(every, heading.objectives), heading).encode())
-    replace_file(trials_path, to_csv(every, heading).encode())
-    return front_path, trials_path
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old or the new one, never half of one."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    fresh = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        fresh.chmod(0o644)
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-
-
-# ---------------------------------------------------------------------------- for a terminal
-
-
-def front_table(rows: Iterable[TrialRow], heading: Heading) -> Table:
-    """Return the front as a rich table, the baseline with it for comparison."""
-    every = tuple(rows)
-    title = f"Front of {heading.study}" + (" (simulated)" if heading.simulated else "")
-    table = Table(title=title, title_justify="left")
-    for name in _headers(heading):
-        table.add_column(name, justify="right", overflow="fold")
-    on_front = front_rows(every, heading.objectives)
-    for row in on_front:
-        table.add_row(*_cells(row, heading), style="bold" if row.baseline else None)
-    base = baseline_row(every)
-    if base is not None and base not in on_front:
-        table.add_section()
-        table.add_row(*_cells(base, heading), style="dim")
-    return table
-
-
-def front_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
-    """Return the front as plain lines: title, header, one line a trial, the baseline last."""
-    every = tuple(rows)
-    on_front = front_rows(every, heading.objectives)
-    base = baseline_row(every)
-    shown = [*on_front, *([] if base is None or base in on_front else [base])]
-    grid = [_headers(heading), *(_cells(row, heading) for row in shown)]
-    widths = [max(len(line[index]) for line in grid) for index in range(len(grid[0]))]
-    title = f"Front of {heading.study}" + (" (simulated)" if heading.simulated else "")
-    body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in grid]
-    return (title, *body)
+# ---------------------------------------------------------------------------- words
 
 
 def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
@@ -214,32 +152,6 @@ def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _headers(heading: Heading) -> Sequence[str]:
-    return (
-        "trial",
-        *short_names(heading.parameters),
-        *(f"{words(objective.name)}, {objective.unit}" for objective in heading.objectives),
-        "at concurrency",
-    )
-
-
-def _cells(row: TrialRow, heading: Heading) -> Sequence[str]:
-    found = estimates(row, heading.objectives) or ()
-    peak = row.outcome.peak_concurrency if isinstance(row.outcome, Measured) else None
-    return (
-        f"{row.number}{' (today)' if row.baseline else ''}",
-        *(value_text(row.assignment.get(name)) for name in heading.parameters),
-        *(_with_interval(estimate) for estimate in found),
-        "-" if peak is None else str(peak),
-    )
-
-
-def _with_interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.1f}"
-    return f"{estimate.value:.1f} ±{(estimate.high - estimate.low) / 2:.1f}"
-
-
 def _percent(percent: float | None) -> str:
     return "not comparable" if percent is None else f"{percent:+.1f} %"
 
@@ -253,12 +165,3 @@ def words(name: str) -> str:
 def value_text(value: Value | None) -> str:
     """Return a setting for the reader; a dash where the parameter does not apply."""
     return "-" if value is None else str(value)
-
-
-def short_names(parameters: Sequence[str]) -> tuple[str, ...]:
-    """Return the names without a first word that most of them share (``speculative_``)."""
-    first_words = [name.split("_")[0] for name in parameters]
-    return tuple(
-        name.removeprefix(f"{first}_") if first_words.count(first) * 2 > len(parameters) else name
-        for name, first in zip(parameters, first_words, strict=True)
-    )

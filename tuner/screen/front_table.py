@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from tuner.model.metric import Estimate
+from tuner.model.outcome import Measured
 from tuner.model.study import TrialRow
 from tuner.report.front import estimates
 from tuner.screen.words import NOT_MEASURED, SEPARATOR, gain, rate, settings
@@ -40,7 +41,7 @@ class FrontTable:
         base: trial 0 for comparison; None while it is not measured.
         most: lines shown at most; the rest is counted. None: all.
         with_base: show trial 0 below the front when it is not on it.
-        intervals: show the 95 % intervals where there is room.
+        intervals: show the 95 % intervals, and at which concurrency the aggregate was, where there is room.
     """
 
     title: str
@@ -102,6 +103,8 @@ class FrontTable:
                 table.add_column(short.replace("_", "\n"), justify="right", no_wrap=True)
         for name in _OBJECTIVES:
             table.add_column(f"{name}\ntok/s", justify="right", no_wrap=True)
+        if layout.intervals:
+            table.add_column("at", justify="right", no_wrap=True)
         if layout.gains:
             table.add_column("against\ntrial 0", justify="right", no_wrap=True)
         for row in self._shown():
@@ -115,6 +118,8 @@ class FrontTable:
             cells = [str(row.assignment.get(name, NOT_MEASURED)) for name in layout.columns]
         found = estimates(row) or ()
         cells += [_value(estimate, with_interval=layout.intervals) for estimate in found]
+        if layout.intervals:
+            cells.append(str(row.outcome.peak_concurrency) if isinstance(row.outcome, Measured) else NOT_MEASURED)
         if layout.gains:
             base = (estimates(self.base) if self.base is not None else None) or (None,) * len(found)
             against = [

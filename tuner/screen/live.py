@@ -41,9 +41,22 @@ _REDRAWS_PER_S = 4
 class LiveScreen:
     """A RunObserver that redraws ``console``; use it as a context manager."""
 
-    def __init__(self, console: Console, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        now: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+        front_stays: bool = True,
+    ) -> None:
+        """Show the time by ``now`` (Unix); how long things take is counted by ``ticks`` (monotonic).
+
+        ``front_stays`` False: after a run without an error somebody else prints the final front there.
+        """
         self.view = RunView()
         self._now = now
+        self._ticks = ticks
+        self._front_stays = front_stays
         # Redrawing happens in rich's thread, feeding in the driver's.
         self._lock = threading.Lock()
         self._live = Live(console=console, get_renderable=self._draw, refresh_per_second=_REDRAWS_PER_S)
@@ -54,7 +67,9 @@ class LiveScreen:
         self._live.console.show_cursor(True)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._lock:
+            self.view.ended = kind is None and not self._front_stays
         self._live.stop()
 
     def starting(self, what: str) -> None:
@@ -65,17 +80,17 @@ class LiveScreen:
     def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None:
         """Show the study."""
         with self._lock:
-            self.view.begin(spec, rows, self._now())
+            self.view.begin(spec, rows, self._ticks())
 
     def proposed(self, host: str, proposal: Proposal) -> None:
         """Show a host's new trial."""
         with self._lock:
-            self.view.proposed(host, proposal, self._now())
+            self.view.proposed(host, proposal, self._ticks())
 
     def event(self, host: str, number: int, event: TrialEvent) -> None:
         """Show how a trial moves on."""
         with self._lock:
-            self.view.event(host, number, event)
+            self.view.event(host, number, event, self._ticks())
 
     def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None:
         """Show the front and the counts as they are now."""
@@ -88,7 +103,7 @@ class LiveScreen:
             self.view.remark(text, self._now())
 
     def _draw(self) -> RenderableType:
-        return _Locked(RunScreen(self.view, self._now()), self._lock)
+        return _Locked(RunScreen(self.view, self._ticks()), self._lock)
 
 
 class _Locked:
@@ -106,7 +121,7 @@ class _Locked:
 
 
 class RunScreen:
-    """A RunView at one moment, laid out for the width it is given."""
+    """A RunView at one moment (monotonic seconds), laid out for the width it is given."""
 
     def __init__(self, view: RunView, now_s: float) -> None:
         self._view = view
@@ -120,7 +135,7 @@ class RunScreen:
         yield self._head(view.spec, width)
         yield self._hosts(view.spec, width)
         front = view.front()
-        if front:
+        if front and not view.ended:
             title = f"front so far: {len(front)} {'trial' if len(front) == 1 else 'trials'}"
             shown = FrontTable(title=title, names=view.names, front=front, base=view.base(), most=_FRONT_ROWS)
             yield shown.fitted(console, width)

@@ -22,11 +22,18 @@ class PlainScreen:
     """A RunObserver that hands each line to ``write``."""
 
     def __init__(
-        self, write: Callable[[str], None], *, now: Callable[[], float] = time.time, zone: tzinfo | None = None
+        self,
+        write: Callable[[str], None],
+        *,
+        now: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+        zone: tzinfo | None = None,
     ) -> None:
+        """Write lines with the time by ``now`` (Unix); ``ticks`` (monotonic) is for how long things take."""
         self.view = RunView()
         self._write = write
         self._now = now
+        self._ticks = ticks
         self._zone = zone
 
     def __enter__(self) -> Self:
@@ -42,7 +49,7 @@ class PlainScreen:
 
     def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None:
         """Say what is run, where, and how much of it is done already."""
-        self.view.begin(spec, rows, self._now())
+        self.view.begin(spec, rows, self._ticks())
         badge = "SIMULATED: " if spec.simulated else ""
         hosts = ", ".join(host.name for host in spec.hosts)
         done = f", {self.view.done} done already" if rows else ""
@@ -50,14 +57,14 @@ class PlainScreen:
 
     def proposed(self, host: str, proposal: Proposal) -> None:
         """Say which configuration a host takes."""
-        self.view.proposed(host, proposal, self._now())
+        self.view.proposed(host, proposal, self._ticks())
         what = settings(proposal.assignment, self.view.names)
         base = " (the base command as it stands)" if proposal.baseline else ""
         self._line(self._now(), f"{host} trial {proposal.number}: {what}{base}")
 
     def event(self, host: str, number: int, event: TrialEvent) -> None:
         """Say how a trial moves on."""
-        self.view.event(host, number, event)
+        self.view.event(host, number, event, self._ticks())
         text = event_text(event)
         if text is not None:
             self._line(event.at_s, f"{host} trial {number} {text}")
@@ -65,7 +72,7 @@ class PlainScreen:
     def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None:
         """Say how a trial ended, and how far the study is."""
         self.view.told(result, rows)
-        left_s = self.view.time_left_s(self._now())
+        left_s = self.view.time_left_s(self._ticks())
         left = f", about {duration(left_s)} left" if left_s else ""
         total = self.view.done + self.view.left
         end = outcome_words(result.outcome)

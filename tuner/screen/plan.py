@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from tuner.model.names import short_names
 from tuner.model.secrets import MASK, masked
 from tuner.model.space import describe
 from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
-from tuner.screen.words import duration, settings, short_names
+from tuner.screen.words import duration, settings
 
 _LABEL_WIDTH = 11
 
@@ -103,23 +104,25 @@ def time_words(spec: StudySpec) -> str:
     )
 
 
-def ending_lines(spec: StudySpec, gains: Sequence[str], *, complete: bool) -> list[str]:
+def ending_lines(spec: StudySpec, gains: Sequence[str], *, complete: bool, again: str, viewer: str) -> list[str]:
     """Say how a run ended, what was gained, where it is written and how to look at it.
 
     Args:
         spec: the study.
         gains: what was gained against trial 0, as lines.
         complete: False after an interruption.
+        again: the command that goes on.
+        viewer: optuna-dashboard, as a shell finds it.
     """
     badge = " (SIMULATED: these are numbers of the simulated GPU host)" if spec.simulated else ""
     lines = [f"study {spec.name} {'is complete' if complete else 'was interrupted'}{badge}", *gains]
     if not complete:
-        lines.append(f"go on with: tuner run --study {spec.name}")
+        lines.append(f"go on with: {again}")
     folder = Path(spec.directory)
     return [
         *lines,
         f"written to {folder}: front.csv, trials.csv, front.png, study.db, and the evidence of every trial",
-        f"look at it with: optuna-dashboard {dashboard_url(folder)}",
+        f"look at it with: {viewer} {dashboard_url(folder)}",
     ]
 
 

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from tuner.model.names import short_names
 from tuner.model.outcome import Faulted, Infeasible, Measured
 from tuner.model.study import TrialRow
-from tuner.screen.words import NOT_MEASURED, duration, outcome_words, settings, short_names
+from tuner.screen.words import NOT_MEASURED, duration, outcome_words, settings
 
 
-def status_line(name: str, rows: Sequence[TrialRow], *, trials: int, simulated: bool, driver: str | None) -> str:
+def status_line(name: str, rows: Sequence[TrialRow], *, trials: int | None, simulated: bool, driver: str | None) -> str:
     """Say how far a study is, and who runs it now.
 
     Args:
         name: of the study.
         rows: all its trials.
-        trials: how many are to count.
+        trials: how many are to count; None: the database does not say.
         simulated: whether they come from the simulated host.
         driver: who runs it; None: nobody does.
     """
@@ -25,7 +26,8 @@ def status_line(name: str, rows: Sequence[TrialRow], *, trials: int, simulated: 
     infeasible = sum(isinstance(row.outcome, Infeasible) for row in rows)
     faults = sum(isinstance(row.outcome, Faulted) for row in rows)
     badge = " (SIMULATED)" if simulated else ""
-    counts = f"{measured + infeasible} of {trials} trials done, {measured} measured, {infeasible} infeasible"
+    of = "" if trials is None else f" of {trials}"
+    counts = f"{measured + infeasible}{of} trials done, {measured} measured, {infeasible} infeasible"
     if faults:
         counts += f", {faults} faults"
     who = f"run by {driver}" if driver else "not running"

@@ -1,17 +1,23 @@
-"""What is known of a run, as state: fed with the run's events, read by the renderers."""
+"""What is known of a run, as state: fed with the run's events, read by the renderers.
+
+``now_s`` is the reader's monotonic clock: how long something takes is counted from when it
+was heard of, so that no step of a wall clock, here or on the host, bends it. ``at_s`` is Unix
+time and only shown.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
+from tuner.model.names import short_names
 from tuner.model.outcome import Faulted, Infeasible, Measured, Outcome, TrialState
 from tuner.model.space import Assignment
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import LegFinished, LegProgress, Remark, StateEntered, TrialEvent, TrialFinished, TrialResult
 from tuner.ports import Proposal
 from tuner.report.front import baseline_row, front_rows
-from tuner.screen.words import rate, short_names
+from tuner.screen.words import rate
 
 _REMARKS_KEPT = 3
 _DURATIONS_AVERAGED = 8
@@ -33,7 +39,7 @@ class LevelView:
 
 @dataclass(slots=True, kw_only=True)
 class HostView:
-    """One host and its current, or else its last, trial. Times are Unix seconds.
+    """One host and its current, or else its last, trial. Times are monotonic seconds.
 
     Attributes:
         number: of the trial; None before the first.
@@ -61,10 +67,15 @@ class HostView:
 
 @dataclass(slots=True, kw_only=True)
 class RunView:
-    """The whole run. Methods named like those of RunObserver take what it is told."""
+    """The whole run. Methods named like those of RunObserver take what it is told.
+
+    Attributes:
+        ended: the run is over; its front is shown elsewhere.
+    """
 
     spec: StudySpec | None = None
     waiting: str = ""
+    ended: bool = False
     started_s: float = 0.0
     rows: tuple[TrialRow, ...] = ()
     hosts: dict[str, HostView] = field(default_factory=dict)
@@ -93,7 +104,7 @@ class RunView:
             state_since_s=now_s,
         )
 
-    def event(self, host: str, number: int, event: TrialEvent) -> None:
+    def event(self, host: str, number: int, event: TrialEvent, now_s: float) -> None:
         """A trial moved on; events of a trial that is no longer the host's are stale and dropped."""
         view = self.hosts.get(host)
         if view is None or view.number != number:
@@ -102,7 +113,7 @@ class RunView:
             if event.state in (TrialState.CLEANING, TrialState.DEPLOYING):
                 view.levels.clear()  # a second server start measures everything again
             if (event.state, event.level) != (view.state, view.level):
-                view.state_since_s = event.at_s
+                view.state_since_s = now_s
             view.state, view.level, view.detail = event.state, event.level, event.detail
         elif isinstance(event, LegProgress):
             if view.state is TrialState.SOAKING:  # the ladder keeps what the level itself measured
@@ -123,9 +134,9 @@ class RunView:
         if view is not None and view.number == result.number:
             view.ended = result.outcome
 
-    def remark(self, text: str, now_s: float) -> None:
+    def remark(self, text: str, at_s: float) -> None:
         """Something worth a line."""
-        self.remarks.append((now_s, " ".join(text.split())))
+        self.remarks.append((at_s, " ".join(text.split())))
 
     # ------------------------------------------------------------------ reading
 

@@ -1,9 +1,8 @@
-"""How values are written for a reader: short names, rates, times, outcomes."""
+"""How values are written for a reader: settings, rates, times, outcomes."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
@@ -12,21 +11,6 @@ from tuner.model.space import Assignment
 SEPARATOR = " · "
 NOT_MEASURED = "-"
 _UPPER = {"oom": "OOM", "kv": "KV", "cuda": "CUDA"}
-
-
-def short_names(parameters: Sequence[str]) -> dict[str, str]:
-    """Shorten parameter names for narrow columns, keeping them distinct.
-
-    A first word that several parameters share says nothing (``speculative_…``), nor does
-    ``num``; a name of which only one word would be left keeps its first.
-    """
-    shared = Counter(name.partition("_")[0] for name in parameters)
-    short = {}
-    for name in parameters:
-        first, _, rest = name.partition("_")
-        shorter = rest if shared[first] > 1 and "_" in rest else name
-        short[name] = shorter.removeprefix("num_")
-    return short if len(set(short.values())) == len(short) else {name: name for name in parameters}
 
 
 def settings(assignment: Assignment, names: Mapping[str, str]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tuner.hosts.files import replace_file
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import TrialEvent, TrialResult
 from tuner.ports import Proposal, RunObserver
-from tuner.report.front import Heading
-from tuner.report.plots import draw_front
-from tuner.report.tables import write_tables
+from tuner.report.front import Heading, front_rows
+from tuner.report.plots import render_front
+from tuner.report.tables import to_csv
 from tuner.runtime.evidence import cannot_write
 
 
@@ -52,10 +53,8 @@ class ResultFiles:
         Raises:
             EvidenceError: they cannot be written.
         """
-        try:
-            write_tables(self._folder, rows, self._heading)
-        except OSError as error:
-            raise cannot_write(self._folder, error) from error
+        self._replace("front.csv", to_csv(front_rows(rows, self._heading.objectives), self._heading).encode())
+        self._replace("trials.csv", to_csv(rows, self._heading).encode())
 
     def write_plot(self, rows: tuple[TrialRow, ...]) -> None:
         """Replace front.png; it costs a second, so it is drawn at the end only.
@@ -63,7 +62,10 @@ class ResultFiles:
         Raises:
             EvidenceError: it cannot be written.
         """
+        self._replace("front.png", render_front(rows, self._heading))
+
+    def _replace(self, name: str, content: bytes) -> None:
         try:
-            draw_front(self._folder / "front.png", rows, self._heading)
+            replace_file(self._folder / name, content, mode=0o644)
         except OSError as error:
             raise cannot_write(self._folder, error) from error
