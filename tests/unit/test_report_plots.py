@@ -1,6 +1,5 @@
 import io
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import matplotlib.image
 import numpy as np
@@ -13,7 +12,7 @@ from tuner.model.outcome import Cause, Measured, Outcome
 from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
 from tuner.report.front import Heading, front_rows
-from tuner.report.plots import build_figure, draw_front, render_front
+from tuner.report.plots import build_figure, render_front
 from tuner.testing.results import infeasible, measured
 
 HEADING = Heading(
@@ -145,11 +144,3 @@ def test_any_study_makes_a_picture_that_is_not_blank(rows: tuple[TrialRow, ...])
 
 def test_a_study_without_measurements_says_so() -> None:
     assert "nothing measured yet" in texts(build_figure(ROWS[-2:], HEADING))
-
-
-def test_the_file_is_replaced_in_one_step(tmp_path: Path) -> None:
-    path = tmp_path / "front.png"
-    path.write_bytes(b"old")
-    draw_front(path, ROWS, HEADING)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert list(tmp_path.iterdir()) == [path]

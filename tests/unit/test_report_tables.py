@@ -2,13 +2,9 @@ import csv
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
-import pandas as pd
 import pytest
-from rich.console import Console
 
-from tuner.model.metric import Estimate
 from tuner.model.outcome import Cause, Measured, Outcome, TrialState
 from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
@@ -16,15 +12,10 @@ from tuner.model.trial import Capacity
 from tuner.report.front import Heading
 from tuner.report.tables import (
     columns,
-    front_lines,
-    front_table,
     gain_lines,
-    replace_file,
-    short_names,
     to_csv,
     to_json,
     words,
-    write_tables,
 )
 from tuner.testing.results import faulted, infeasible, interrupted, measured
 
@@ -114,20 +105,6 @@ def test_a_study_without_trials_still_has_a_header() -> None:
     assert to_csv((), HEADING) == ",".join(columns(HEADING)) + "\n"
 
 
-def test_both_files_are_written_and_read_back_by_pandas(tmp_path: Path) -> None:
-    front, trials = write_tables(tmp_path, ROWS, HEADING)
-    assert list(pd.read_csv(front)["trial"]) == [1, 0]
-    assert len(pd.read_csv(trials)) == len(ROWS)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["front.csv", "trials.csv"]
-
-
-def test_a_file_that_cannot_be_replaced_stays_and_leaves_no_rubbish(tmp_path: Path) -> None:
-    (tmp_path / "front.csv").mkdir()
-    with pytest.raises(OSError, match=r"front\.csv"):
-        replace_file(tmp_path / "front.csv", b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["front.csv"]
-
-
 def test_json_says_what_the_numbers_are_and_holds_the_front_only() -> None:
     content = json.loads(to_json(ROWS, HEADING))
     assert content["simulated"] is True
@@ -143,31 +120,6 @@ def test_json_says_what_the_numbers_are_and_holds_the_front_only() -> None:
     assert content["infeasible"] == {"oom_serving": 1}
 
 
-def test_lines_show_the_front_with_today_marked() -> None:
-    title, header, *body = front_lines(ROWS, HEADING)
-    assert title == "Front of qwen-mtp (simulated)"
-    assert header.split()[0] == "trial"
-    assert [line.split()[0] for line in body] == ["1", "0"]
-    assert "0 (today)" in body[1]
-    assert "1979.0 ±39.6" in body[1]
-    assert len({len(line) for line in (header, *body)}) == 1
-
-
-def test_a_dominated_baseline_is_shown_below_the_front() -> None:
-    better = (*ROWS[:2], row(8, 4, measured(277, 2100)))
-    assert [line.split()[0] for line in front_lines(better, HEADING)[2:]] == ["1", "8", "0"]
-
-
-def test_a_value_without_an_interval_is_shown_without_one() -> None:
-    bare = Measured(
-        single_request_throughput=Estimate(value=50.0, low=None, high=None, samples=1),
-        aggregate_throughput=Estimate(value=70.0, low=None, high=None, samples=1),
-        peak_concurrency=1,
-    )
-    line = front_lines((row(0, 1, bare),), HEADING)[2]
-    assert "±" not in line
-
-
 def test_the_gain_is_told_in_words() -> None:
     assert gain_lines(ROWS, HEADING) == (
         "best single-request throughput: 234.0 tok/s in trial 0, +0.0 % against today's 234.0",
@@ -177,17 +129,6 @@ def test_the_gain_is_told_in_words() -> None:
     assert gain_lines(ROWS[3:4], HEADING)[0].startswith("no gain can be stated")
 
 
-def test_the_rich_table_holds_the_same_cells_as_the_lines() -> None:
-    console = Console(width=160, file=io.StringIO(), force_terminal=False)
-    console.print(front_table(ROWS, HEADING))
-    output = console.file
-    assert isinstance(output, io.StringIO)
-    shown = output.getvalue()
-    for part in ("Front of qwen-mtp (simulated)", "0 (today)", "1979.0 ±39.6", "2400.0 ±48.0", "num_steps"):
-        assert part in shown
-
-
-def test_names_lose_a_first_word_only_when_most_share_it() -> None:
-    assert short_names(("speculative_a", "speculative_b", "mem_x")) == ("a", "b", "mem_x")
-    assert short_names(("slots", "batch_size")) == ("slots", "batch_size")
+def test_words_are_written_as_a_reader_would() -> None:
     assert words("kv_pool_too_small") == "KV pool too small"
+    assert words("single_request_throughput") == "single-request throughput"

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
+from tuner.model.names import short_names
 from tuner.model.study import TrialRow
 from tuner.screen.front_table import FrontTable
-from tuner.screen.words import short_names
 from tuner.testing.fake_run import MTP, measured, mtp, row
 
 NAMES = short_names([parameter.name for parameter in MTP.parameters])
@@ -38,7 +38,21 @@ def test_trial_0_stands_nowhere_else() -> None:
 
 
 def test_intervals_and_gains_are_shown_where_there_is_room() -> None:
-    assert drawn(100)[-2].split() == ["1", "4", "1", "5", "0.8", "277", "±5.5", "1,979", "±39.6", "+18%", "/", "+10%"]
+    assert drawn(100)[-2].split() == [
+        "1",
+        "4",
+        "1",
+        "5",
+        "0.8",
+        "277",
+        "±5.5",
+        "1,979",
+        "±39.6",
+        "32",
+        "+18%",
+        "/",
+        "+10%",
+    ]
 
 
 def test_intervals_go_first_and_gains_next_when_it_gets_narrow() -> None:
@@ -48,12 +62,12 @@ def test_intervals_go_first_and_gains_next_when_it_gets_narrow() -> None:
 
 def test_equal_parameters_move_to_the_caption_next() -> None:
     text = " ".join(" ".join(drawn(48)).split())
-    assert "all: eagle_topk 1 · mem_fraction_static 0.8" in text
-    assert "trial steps tokens" in text
+    assert "all: topk 1 · fraction 0.8" in text
+    assert "trial steps draft" in text
 
 
 def test_at_last_the_settings_are_cut_and_never_the_results() -> None:
-    lines = drawn(38)
+    lines = drawn(34)
     assert "…" in lines[-3]
     assert lines[-3].split()[-2:] == ["282", "1,273"]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import pytest
 from rich.console import Console
 
-from tuner.model.outcome import Outcome
+from tuner.model.outcome import Outcome, TrialState
 from tuner.model.space import Assignment, ChoiceParameter, IntParameter, SearchSpace
+from tuner.model.trial import LegProgress, StateEntered
 from tuner.screen.live import LiveScreen, RunScreen, folded, ladder_table
 from tuner.screen.view import LevelView, RunView
 from tuner.testing.fake_run import MTP, infeasible, measured, mtp, proposal, result, row, spec_of, trial_events
@@ -58,7 +60,7 @@ def view_of(hosts: int = 1, space: SearchSpace = MTP, *, simulated: bool = True,
         view.proposed(host.name, proposal(number, choose(6)), 1003.0)
         events = trial_events(1003.0, result(number, choose(6), end or infeasible(), host=host.name, at_s=1020.0))
         for event in events if end else events[:-1]:
-            view.event(host.name, number, event)
+            view.event(host.name, number, event, event.at_s)
     return view
 
 
@@ -96,7 +98,7 @@ def test_the_screen_says_everything_that_matters() -> None:
         "qwen-mtp   SIMULATED ",
         "4 of 24 trials · 20 left · 1 infeasible · 21 s gone · about 03:48 to go",
         "sim0 · trial 4",
-        "steps 6 · eagle_topk 1 · draft_tokens 7 · mem_fraction_static 0.8",
+        "steps 6 · topk 1 · draft 7 · fraction 0.8",
         "measuring 16 · 11 s · trial 18 s",
         "at       1       4      16      32      64",
         "tok/s     234     712  1,204…       ·       ·",
@@ -163,7 +165,7 @@ def test_the_live_screen_draws_while_it_is_fed_and_leaves_the_cursor_visible() -
     out = io.StringIO()
     console = Console(width=80, file=out, force_terminal=True)
     end = result(0, mtp(3), measured(234, 1979), at_s=1020.0)
-    with LiveScreen(console, now=lambda: 1000.0) as screen:
+    with LiveScreen(console, now=lambda: 1000.0, ticks=lambda: 5.0) as screen:
         screen.starting("starting Ray")
         screen.begin(spec_of(), ())
         screen.proposed("sim0", proposal(0, mtp(3)))
@@ -175,3 +177,43 @@ def test_the_live_screen_draws_while_it_is_fed_and_leaves_the_cursor_visible() -
         assert shown > hidden
     assert "front so far: 1 trial" in out.getvalue()
     assert "stopping" in out.getvalue()
+
+
+def test_a_step_of_the_wall_clock_bends_no_duration() -> None:
+    wall_s, tick_s = 1000.0, 10.0
+    console = Console(width=80, file=io.StringIO())
+    screen = LiveScreen(console, now=lambda: wall_s, ticks=lambda: tick_s)
+    screen.begin(spec_of(), (row(0, mtp(3), measured(234, 1979)),))
+    wall_s, tick_s = -5000.0, 11.0
+    screen.proposed("sim0", proposal(1, mtp(4)))
+    wall_s, tick_s = 90000.0, 13.0
+    screen.event("sim0", 1, StateEntered(at_s=77777.0, state=TrialState.LOADING))
+    text = "\n".join(drawn(screen.view, 80, now_s=16.0))
+    assert "6 s gone · about 04:31 to go" in text
+    assert "loading · 3 s · trial 5 s" in text
+
+
+def test_the_front_is_left_to_whoever_prints_the_final_one() -> None:
+    view = view_of()
+    view.ended = True
+    text = "\n".join(drawn(view, 80))
+    assert "front so far" not in text
+    assert "4 of 24 trials" in text
+
+
+@pytest.mark.parametrize(("front_stays", "fails"), [(True, False), (False, True), (False, False)])
+def test_the_front_goes_only_when_another_is_to_come(front_stays: bool, fails: bool) -> None:
+    screen = LiveScreen(Console(width=80, file=io.StringIO(), force_terminal=True), front_stays=front_stays)
+    with contextlib.suppress(ValueError), screen:
+        if fails:
+            raise ValueError("the run broke off")
+    assert screen.view.ended is (not front_stays and not fails)
+
+
+def test_a_soak_is_not_shown_as_a_second_measuring_of_its_level() -> None:
+    view = view_of()
+    view.event("sim0", 4, StateEntered(at_s=0.0, state=TrialState.SOAKING, level=64), 1018.0)
+    view.event("sim0", 4, LegProgress(at_s=0.0, concurrency=64, elapsed_s=1.0, aggregate_throughput=900.0), 1019.0)
+    text = "\n".join(drawn(view, 80))
+    assert "soaking 64 · 3 s · trial 18 s · 900 tok/s" in text
+    assert "measuring" not in text

@@ -13,7 +13,7 @@ from tuner.testing.fake_run import infeasible, leg, measured, mtp, proposal, res
 
 def test_a_trial_becomes_one_line_an_event() -> None:
     lines: list[str] = []
-    screen = PlainScreen(lines.append, now=lambda: 1000.0, zone=UTC)
+    screen = PlainScreen(lines.append, now=lambda: 1000.0, ticks=lambda: 5.0, zone=UTC)
     end = result(3, mtp(5), infeasible(), at_s=1020.0)
     with screen:
         screen.starting("starting Ray, one worker a host")
@@ -26,7 +26,7 @@ def test_a_trial_becomes_one_line_an_event() -> None:
     assert lines == [
         "00:16:40 starting Ray, one worker a host",
         "00:16:40 SIMULATED: study qwen-mtp: 24 trials on sim0, 1 done already",
-        "00:16:40 sim0 trial 3: steps 5 · eagle_topk 1 · draft_tokens 6 · mem_fraction_static 0.8",
+        "00:16:40 sim0 trial 3: steps 5 · topk 1 · draft 6 · fraction 0.8",
         "00:16:43 sim0 trial 3 cleaning",
         "00:16:44 sim0 trial 3 deploying",
         "00:16:45 sim0 trial 3 loading",
@@ -50,7 +50,7 @@ def test_trial_0_is_named_as_what_runs_today() -> None:
     screen = PlainScreen(lines.append, now=lambda: 0.0, zone=UTC)
     screen.begin(spec_of(), ())
     screen.proposed("sim0", proposal(0, mtp(3)))
-    assert lines[-1].endswith("mem_fraction_static 0.8 (the base command as it stands)")
+    assert lines[-1].endswith("fraction 0.8 (the base command as it stands)")
 
 
 def test_the_example_of_the_manual_is_right() -> None:

@@ -52,7 +52,7 @@ def test_the_plan_says_what_would_run_where_and_for_how_long() -> None:
         "space      sglang-mtp: 154,224 combinations before the engine's rules",
         "           speculative_num_steps: 0 to 16",
         "           mem_fraction_static: 0.6 to 0.95 in steps of 0.01",
-        "trial 0    steps 3 · eagle_topk 1 · draft_tokens 4 · mem_fraction_static 0.8 (the command above as it stands)",
+        "trial 0    steps 3 · topk 1 · draft 4 · fraction 0.8 (the command above as it stands)",
         "trials     24, sampler auto, seed 1",
         "workload   builtin prompts, 512 output tokens exactly, temperature 0 (shortened for the simulated host)",
         "1 4 16 32 64 requests at once, 10 to 60 s each until the 95 % interval is within ±2 %; then 20 s more",
@@ -82,18 +82,18 @@ def test_fault_switches_are_shown() -> None:
 
 def test_a_run_ends_with_gains_places_and_how_to_look() -> None:
     spec = replace(spec_of(), directory="/my studies/qwen-mtp")
-    lines = ending_lines(spec, ["best single: +21 %"], complete=True)
+    lines = ending_lines(spec, ["best single: +21 %"], complete=True, again="x", viewer="/v/optuna-dashboard")
     assert lines == [
         "study qwen-mtp is complete (SIMULATED: these are numbers of the simulated GPU host)",
         "best single: +21 %",
         "written to /my studies/qwen-mtp: front.csv, trials.csv, front.png, study.db, and the evidence of every trial",
-        "look at it with: optuna-dashboard 'sqlite:////my studies/qwen-mtp/study.db'",
+        "look at it with: /v/optuna-dashboard 'sqlite:////my studies/qwen-mtp/study.db'",
     ]
 
 
 def test_an_interrupted_run_says_how_to_go_on() -> None:
-    lines = ending_lines(spec_of(simulated=False), [], complete=False)
-    assert lines[:2] == ["study qwen-mtp was interrupted", "go on with: tuner run --study qwen-mtp"]
+    lines = ending_lines(spec_of(simulated=False), [], complete=False, again="scripts/run qwen-mtp", viewer="v")
+    assert lines[:2] == ["study qwen-mtp was interrupted", "go on with: scripts/run qwen-mtp"]
 
 
 def test_status_counts_what_counts() -> None:
@@ -106,6 +106,7 @@ def test_status_counts_what_counts() -> None:
     assert line == (
         "qwen-mtp (SIMULATED): 2 of 24 trials done, 1 measured, 1 infeasible, 1 faults; run by process 7 since noon"
     )
+    assert status_line("s", rows, trials=None, simulated=False, driver=None).startswith("s: 2 trials done, 1 measured")
     assert status_line("s", (), trials=4, simulated=False, driver=None) == (
         "s: 0 of 4 trials done, 0 measured, 0 infeasible; not running"
     )

@@ -11,6 +11,7 @@ from tuner.model.trial import LegProgress, Remark, StateEntered
 from tuner.screen.view import LevelView, RunView
 from tuner.testing.fake_run import infeasible, leg, measured, mtp, proposal, result, row, spec_of, trial_events
 
+NOW_S = 1005.0
 FAULT = Faulted(error="NCCL", state=TrialState.LOADING)
 
 
@@ -33,66 +34,66 @@ def test_a_host_follows_its_trial() -> None:
     assert (host.number, host.state, host.running) == (3, TrialState.PROPOSED, True)
     events = trial_events(1003.0, result(3, mtp(5), infeasible(), at_s=1020.0))
     for event in events[:-1]:
-        view.event("sim0", 3, event)
+        view.event("sim0", 3, event, event.at_s)
     assert (host.state, host.level, host.state_since_s) == (TrialState.MEASURING, 16, 1010.0)
     assert host.levels == {
         1: LevelView(throughput=234.2, done=True),
         4: LevelView(throughput=712.4, done=True),
         16: LevelView(throughput=1204.4, done=False),
     }
-    view.event("sim0", 3, events[-1])
+    view.event("sim0", 3, events[-1], NOW_S)
     assert not host.running
 
 
 def test_the_lone_request_is_shown_at_level_one_and_the_aggregate_above() -> None:
     view = begun()
     view.proposed("sim0", proposal(0, mtp(3)), 1000.0)
-    view.event("sim0", 0, leg(1001.0, 1, 234.0))
-    view.event("sim0", 0, leg(1002.0, 4, 700.0))
+    view.event("sim0", 0, leg(1001.0, 1, 234.0), NOW_S)
+    view.event("sim0", 0, leg(1002.0, 4, 700.0), NOW_S)
     assert [level.throughput for level in view.hosts["sim0"].levels.values()] == [234.0, 700.0]
 
 
 def test_soaking_leaves_the_ladder_as_it_was_measured() -> None:
     view = begun()
     view.proposed("sim0", proposal(0, mtp(3)), 1000.0)
-    view.event("sim0", 0, leg(1001.0, 64, 1900.0))
-    view.event("sim0", 0, StateEntered(at_s=1002.0, state=TrialState.SOAKING, level=64))
-    view.event("sim0", 0, LegProgress(at_s=1003.0, concurrency=64, elapsed_s=1.0, aggregate_throughput=1500.0))
+    view.event("sim0", 0, leg(1001.0, 64, 1900.0), NOW_S)
+    view.event("sim0", 0, StateEntered(at_s=1002.0, state=TrialState.SOAKING, level=64), NOW_S)
+    view.event("sim0", 0, LegProgress(at_s=1003.0, concurrency=64, elapsed_s=1.0, aggregate_throughput=1500.0), NOW_S)
     host = view.hosts["sim0"]
     assert (host.levels[64], host.detail) == (LevelView(throughput=1900.0, done=True), "1,500 tok/s")
-    view.event("sim0", 0, replace(leg(1004.0, 64, 1400.0), kind="soak"))
+    view.event("sim0", 0, replace(leg(1004.0, 64, 1400.0), kind="soak"), NOW_S)
     assert host.levels[64].throughput == 1900.0
 
 
 def test_a_level_without_tokens_yet_is_not_zero() -> None:
     view = begun()
     view.proposed("sim0", proposal(0, mtp(3)), 1000.0)
-    view.event("sim0", 0, LegProgress(at_s=1001.0, concurrency=1, elapsed_s=0.1, aggregate_throughput=None))
+    view.event("sim0", 0, LegProgress(at_s=1001.0, concurrency=1, elapsed_s=0.1, aggregate_throughput=None), NOW_S)
     assert view.hosts["sim0"].levels[1] == LevelView(throughput=None, done=False)
 
 
 def test_a_second_server_start_empties_the_ladder() -> None:
     view = begun()
     view.proposed("sim0", proposal(0, mtp(3)), 1000.0)
-    view.event("sim0", 0, leg(1001.0, 1, 234.0))
-    view.event("sim0", 0, StateEntered(at_s=1002.0, state=TrialState.CLEANING))
+    view.event("sim0", 0, leg(1001.0, 1, 234.0), NOW_S)
+    view.event("sim0", 0, StateEntered(at_s=1002.0, state=TrialState.CLEANING), NOW_S)
     assert view.hosts["sim0"].levels == {}
 
 
-def test_a_repeated_state_keeps_its_clock() -> None:
+def test_a_repeated_state_keeps_its_clock_which_is_the_readers_own() -> None:
     view = begun()
     view.proposed("sim0", proposal(0, mtp(3)), 1000.0)
-    view.event("sim0", 0, StateEntered(at_s=1001.0, state=TrialState.LOADING, detail="load_weights"))
-    view.event("sim0", 0, StateEntered(at_s=1005.0, state=TrialState.LOADING, detail="capture"))
+    view.event("sim0", 0, StateEntered(at_s=1001.0, state=TrialState.LOADING, detail="load_weights"), 5.0)
+    view.event("sim0", 0, StateEntered(at_s=1005.0, state=TrialState.LOADING, detail="capture"), 9.0)
     host = view.hosts["sim0"]
-    assert (host.state_since_s, host.detail) == (1001.0, "capture")
+    assert (host.state_since_s, host.detail) == (5.0, "capture")
 
 
 def test_events_of_an_earlier_trial_or_an_unknown_host_change_nothing() -> None:
     view = begun()
     view.proposed("sim0", proposal(4, mtp(3)), 1000.0)
     for host, number in (("sim0", 3), ("sim9", 4)):
-        view.event(host, number, StateEntered(at_s=1001.0, state=TrialState.SOAKING, level=64))
+        view.event(host, number, StateEntered(at_s=1001.0, state=TrialState.SOAKING, level=64), NOW_S)
     assert view.hosts["sim0"].state is TrialState.PROPOSED
 
 
@@ -100,7 +101,7 @@ def test_remarks_of_trials_name_host_and_trial_and_only_the_last_are_kept() -> N
     view = begun()
     view.proposed("sim0", proposal(4, mtp(3)), 1000.0)
     for second in range(5):
-        view.event("sim0", 4, Remark(at_s=1000.0 + second, text=f"waited\n{second}"))
+        view.event("sim0", 4, Remark(at_s=1000.0 + second, text=f"waited\n{second}"), NOW_S)
     assert [text for _, text in view.remarks] == [f"sim0 trial 4: waited {second}" for second in (2, 3, 4)]
 
 

@@ -6,6 +6,7 @@ from datetime import UTC
 
 import pytest
 
+from tuner.model.names import short_names
 from tuner.model.outcome import Faulted, Interrupted, TrialState
 from tuner.screen.words import (
     duration,
@@ -13,7 +14,6 @@ from tuner.screen.words import (
     outcome_words,
     rate,
     settings,
-    short_names,
     state_words,
     time_of_day,
 )
@@ -22,29 +22,12 @@ from tuner.testing.fake_run import MTP, infeasible, measured, mtp
 MTP_NAMES = short_names([parameter.name for parameter in MTP.parameters])
 
 
-def test_names_lose_the_word_they_share() -> None:
-    assert list(MTP_NAMES.values()) == ["steps", "eagle_topk", "draft_tokens", "mem_fraction_static"]
-
-
-def test_a_name_keeps_its_first_word_when_one_word_would_be_left() -> None:
-    assert short_names(["draft_max", "draft_min", "batch_size"]) == {
-        "draft_max": "draft_max",
-        "draft_min": "draft_min",
-        "batch_size": "batch_size",
-    }
-
-
-def test_names_that_would_collide_stay_long() -> None:
-    names = ["a_num_steps", "a_steps_x", "a_num_steps_x"]
-    assert short_names(names) == {name: name for name in names}
-
-
 def test_settings_stand_in_the_order_of_the_space() -> None:
-    assert settings(mtp(3), MTP_NAMES) == "steps 3 · eagle_topk 1 · draft_tokens 4 · mem_fraction_static 0.8"
+    assert settings(mtp(3), MTP_NAMES) == "steps 3 · topk 1 · draft 4 · fraction 0.8"
 
 
 def test_settings_that_do_not_apply_are_left_out() -> None:
-    assert settings(mtp(0), MTP_NAMES) == "steps 0 · mem_fraction_static 0.8"
+    assert settings(mtp(0), MTP_NAMES) == "steps 0 · fraction 0.8"
 
 
 @pytest.mark.parametrize(

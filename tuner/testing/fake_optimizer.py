@@ -93,7 +93,7 @@ class FakeOptimizer:
             host=result.host,
             values=values,
             capacity=None if result.effective is None else result.effective.capacity,
-            duration_s=result.finished_s - result.started_s,
+            duration_s=result.duration_s,
         )
         if isinstance(outcome, Faulted | Interrupted):
             self._queue(result.assignment)

@@ -130,6 +130,7 @@ def result(number: int, assignment: Assignment, outcome: Outcome, *, host: str =
         identity=None,
         effective=None,
         legs=(),
+        duration_s=12.0,
     )
 
 

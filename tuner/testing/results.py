@@ -67,7 +67,7 @@ def interrupted() -> Interrupted:
 
 
 def result_of(proposal: Proposal, outcome: Outcome, *, study: str, host: str = "gpu01") -> TrialResult:
-    """Return the end of a proposed trial that took 60 s."""
+    """Return the end of a proposed trial that took 60 s, while the wall clock was set back."""
     return TrialResult(
         study=study,
         number=proposal.number,
@@ -75,7 +75,7 @@ def result_of(proposal: Proposal, outcome: Outcome, *, study: str, host: str = "
         assignment=proposal.assignment,
         outcome=outcome,
         started_s=1000.0,
-        finished_s=1060.0,
+        finished_s=940.0,
         attempts=1,
         identity=ServiceIdentity(invocation_id="a1", main_pid=4711),
         effective=Effective(
@@ -84,4 +84,5 @@ def result_of(proposal: Proposal, outcome: Outcome, *, study: str, host: str = "
             version="0.5.23",
         ),
         legs=(),
+        duration_s=60.0,
     )
