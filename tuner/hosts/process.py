@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import Literal
 from tuner.errors import DirtyHost, HostFault, TransportFault
 from tuner.hosts import files
 from tuner.hosts.files import ProcessKey
-from tuner.hosts.status import LOG, MARKER, Order, Status, read_status
+from tuner.hosts.status import FAULT, LOG, MARKER, Order, Status, read_status
 from tuner.model.host import Activity, LogChunk, ProcessEntry, ServiceState
 from tuner.model.trial import Command, ServiceIdentity
 
@@ -27,7 +28,9 @@ _CHUNK_BYTES = 1024 * 1024
 _POLL_S = 0.01
 _EXEC_TIMEOUT_S = 60.0  # for a Python without site packages to start on a machine under load
 _KILL_TIMEOUT_S = 10.0
+_OTHERS_POLL_S = 0.1  # each looks at all of /proc
 _STOP_MARGIN_S = 30.0  # what the supervisor may need after the grace: longer than it tries to kill
+_MAKE_ROOM = "free space there, then run the same command again"
 _PACKAGE_ROOT = Path(__file__).parents[2]
 _NEVER_STARTED = ServiceState(
     activity=Activity.INACTIVE, identity=None, restarts=0, exit_status=None, exit_signal=None, stop_requested=False
@@ -37,9 +40,9 @@ _NEVER_STARTED = ServiceState(
 class ProcessServiceManager:
     """``ports.ServiceManager`` over :mod:`tuner.hosts.supervisor`.
 
-    Only the manager that started a server can stop it; another one on the same folder sees it as a
-    leftover. Managers with different folders do not see each other. If this process dies in whatever
-    way, the supervisor stops the server.
+    A server that another manager on the same folder started is a leftover to this one: :meth:`stop`
+    and :meth:`kill_leftovers` end it. Managers with different folders do not see each other. If this
+    process dies in whatever way, the supervisor stops the server.
 
     Args:
         state_dir: keeps status and log of the last start; made when needed.
@@ -64,6 +67,7 @@ class ProcessServiceManager:
         self._directory: Path | None = None  # of the current or last start
         self._lost_and_cleaned = False  # the supervisor was killed, and stop() did its work
         self._last: Status | None = None  # of a start whose folder is gone
+        self._said = ""  # by the supervisor, last
 
     async def start(self, command: Command) -> ServiceIdentity:
         """Start a server under a new supervisor.
@@ -80,7 +84,10 @@ class ProcessServiceManager:
         supervisor = self._launch(order)
         answer = await self._first_word(supervisor)
         status = self._status()
-        if answer != b"started" or status is None or status.main is None or status.invocation_id is None:
+        if FAULT in answer:
+            self._said = answer.splitlines()[-1]
+            raise HostFault(f"{self._directory}: {self._how_it_was_lost()}")
+        if answer != "started" or status is None or status.main is None or status.invocation_id is None:
             reason = status.error if status is not None and status.error else self._last_words()
             msg = f"program {order.argv[0]} could not be executed: {reason}"
             raise HostFault(msg)
@@ -98,15 +105,13 @@ class ProcessServiceManager:
         is_supervised = self._is_supervised()
         status = self._status()
         if status is None:
-            if is_supervised:
+            if is_supervised or self._lost_and_cleaned:
                 return _NEVER_STARTED
-            msg = f"{self._directory}: the supervisor ended before it said anything: {self._last_words()}"
-            raise TransportFault(msg)
+            raise TransportFault(f"{self._directory}: {self._how_it_was_lost()}")
         activity, stop_requested = Activity(status.activity), status.stop_requested
         if not is_supervised and not status.is_final:
             if not self._lost_and_cleaned:
-                msg = f"{self._directory}: the supervisor was killed, nobody knows how its server ended; stop cleans up"
-                raise TransportFault(msg)
+                raise TransportFault(f"{self._directory}: {self._how_it_was_lost()}")
             activity, stop_requested = Activity.INACTIVE, True
         identity = None
         if status.main is not None and status.invocation_id is not None:
@@ -147,6 +152,7 @@ class ProcessServiceManager:
         """
         supervisor = self._supervisor
         if supervisor is None:
+            await self._stop_others(grace_s)
             return
         if self._is_supervised():
             self._ask(supervisor, {"stop": grace_s})
@@ -157,9 +163,9 @@ class ProcessServiceManager:
                     break
                 await asyncio.sleep(_POLL_S)
             supervisor.wait()
-        _close(supervisor)
+        self._close(supervisor)
         status = self._status()
-        if status is not None and not status.is_final:
+        if status is None or not status.is_final:
             await self._kill([key for key, _ in self._survivors()])
             self._lost_and_cleaned = True
         if status is not None and (alive := [key for key in _keys(status) if files.is_running(key)]):
@@ -202,8 +208,20 @@ class ProcessServiceManager:
             return False
         if supervisor.poll() is None:
             return True
-        _close(supervisor)
+        self._close(supervisor)
         return False
+
+    def _close(self, supervisor: subprocess.Popen[bytes]) -> None:
+        """Close the pipes of a supervisor that has ended, and keep what it said last."""
+        assert supervisor.stdin is not None
+        assert supervisor.stdout is not None
+        if supervisor.stdout.closed:
+            return
+        os.set_blocking(supervisor.stdout.fileno(), False)
+        said = (supervisor.stdout.read() or b"").decode(errors="replace").splitlines()
+        self._said = said[-1] if said else self._said
+        supervisor.stdin.close()
+        supervisor.stdout.close()
 
     def _order(self, command: Command) -> Order:
         env = {**self._env, **dict(command.env)}
@@ -232,6 +250,8 @@ class ProcessServiceManager:
                 supervisor = subprocess.Popen(
                     [sys.executable, "-E", "-S", "-m", "tuner.hosts.supervisor", "--state-dir", str(directory)],
                     cwd=_PACKAGE_ROOT,
+                    # Found by the next manager from its first moment, and before it has a status file.
+                    env={**os.environ, MARKER: f"{self._mark}:supervisor"},
                     bufsize=0,  # nothing half written is left to fail at the close
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -242,7 +262,7 @@ class ProcessServiceManager:
             msg = f"{directory}: the supervisor cannot be started: {error}"
             raise HostFault(msg) from error
         self._supervisor, self._directory, self._lost_and_cleaned = supervisor, directory, False
-        self._last = None
+        self._last, self._said = None, ""
         self._ask(supervisor, asdict(order))
         return supervisor
 
@@ -258,7 +278,7 @@ class ProcessServiceManager:
             return
 
     @staticmethod
-    async def _first_word(supervisor: subprocess.Popen[bytes]) -> bytes:
+    async def _first_word(supervisor: subprocess.Popen[bytes]) -> str:
         """Return what the supervisor says after the first exec; empty: it ended or said nothing in time."""
         assert supervisor.stdout is not None
         os.set_blocking(supervisor.stdout.fileno(), False)
@@ -266,14 +286,22 @@ class ProcessServiceManager:
         while time.monotonic() < deadline_s:
             piece = supervisor.stdout.read()
             if piece is not None:
-                return piece.strip()
+                return piece.decode(errors="replace").strip()
             await asyncio.sleep(_POLL_S)
-        return b""
+        return ""
 
     def _status(self) -> Status | None:
         if self._last is not None:
             return self._last
         return read_status(self._directory) if self._directory is not None else None
+
+    def _how_it_was_lost(self) -> str:
+        if self._said.startswith(FAULT):
+            reason = self._said.removeprefix(FAULT)
+            return f"the supervisor could not write and ended its server: {reason}: {_MAKE_ROOM}"
+        if self._status() is None:
+            return f"the supervisor ended before it wrote anything: {self._last_words()}"
+        return "the supervisor was killed, nobody knows how its server ended; stop cleans up"
 
     def _last_words(self) -> str:
         if self._directory is None:
@@ -317,6 +345,20 @@ class ProcessServiceManager:
                 found[stat.key] = None
         return [(key, files.command_line(key.pid)) for key in found if key.pid not in exempt]
 
+    async def _stop_others(self, grace_s: float) -> None:
+        """End what another manager started: politely, then all that is left."""
+        deadline_s = time.monotonic() + grace_s
+        asked: set[ProcessKey] = set()
+        while survivors := self._survivors():
+            if time.monotonic() >= deadline_s:
+                await self._kill([key for key, _ in survivors])
+                return
+            for status in map(read_status, self._state_dir.glob("start-*")):
+                if status is not None and status.boot_id == files.boot_id() and status.supervisor not in asked:
+                    files.send_signal(status.supervisor, signal.SIGTERM)
+                    asked.add(status.supervisor)
+            await asyncio.sleep(_OTHERS_POLL_S)
+
     async def _kill(self, keys: list[ProcessKey]) -> None:
         await asyncio.to_thread(files.kill_all, keys, timeout_s=_KILL_TIMEOUT_S)
 
@@ -324,9 +366,3 @@ class ProcessServiceManager:
 def _keys(status: Status) -> list[ProcessKey]:
     main = [status.main] if status.main is not None else []
     return [status.supervisor, *main, *status.processes]
-
-
-def _close(supervisor: subprocess.Popen[bytes]) -> None:
-    for pipe in (supervisor.stdin, supervisor.stdout):
-        if pipe is not None:
-            pipe.close()

@@ -16,6 +16,9 @@ from tuner.hosts.files import ProcessKey
 MARKER = "TUNER_INVOCATION"
 """The environment variable that every process of a server inherits."""
 
+FAULT = "fault: "
+"""Begins what a supervisor says on standard output when it can no longer work."""
+
 STATUS = "status.json"
 LOG = "log"
 

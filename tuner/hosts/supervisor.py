@@ -9,6 +9,8 @@ Standard input is a pipe from the tuner: the first JSON line is the order (:clas
 ``{"stop": grace_s}`` ends it, and end of file means that the tuner is gone: the server is stopped
 at once. One word on standard output says that the first exec has been tried. Everything else is in
 ``D/status.json``, which is replaced as a whole at each change, and ``D/log``, what the server wrote.
+When these cannot be written (a full disk) nobody could see how the server fares: it is ended, and
+standard output says why.
 
 No process of the server escapes: the supervisor is the subreaper of its descendants, so a child that
 forks twice and loses its parent comes back to it. If the supervisor itself is killed the kernel kills
@@ -32,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.hosts import files
-from tuner.hosts.status import LOG, MARKER, Order, Status, write_status
+from tuner.hosts.status import FAULT, LOG, MARKER, Order, Status, write_status
 
 EXEC_FAILED_STATUS = 203  # what systemd says of a program that cannot be executed
 
@@ -60,6 +62,8 @@ class Supervisor:
         self._status = Status(boot_id=files.boot_id(), supervisor=own.key)
         self._stop_grace_s: float | None = None
         self._main_ended = False
+        self._is_orphaned = False
+        self._is_mute = False  # the status file could not be written
         self._look_gap_s, self._next_look_s = _FIRST_LOOK_S, 0.0
         self._buffer = b""  # an unfinished line
         self._lines: list[bytes] = []  # not yet taken
@@ -78,8 +82,19 @@ class Supervisor:
 
     def run(self) -> None:
         """Serve until the server has ended for good."""
+        try:
+            self._serve()
+        except OSError as error:
+            self._is_mute = True
+            self._end_rest(0.0)
+            self._say(f"{FAULT}{error.strerror} ({error.filename or self._directory})".encode())
+
+    def _serve(self) -> None:
+        self._write()  # from now on the next manager finds this process
         order = self._await_order()
-        if order is None:
+        # It may have been killed when the order was in the pipe: nobody waits for this server.
+        if order is None or os.getppid() != order.owner_pid:
+            self._write(stop_requested=True, stop_reason=self._status.stop_reason or _ORPHANED, is_final=True)
             return
         self._order = order
         if not self._spawn():
@@ -164,6 +179,9 @@ class Supervisor:
                     break
                 self._wait(left_s)
         self._end_rest(_REST_GRACE_S if self._main_ended else 0.0)
+        if self._is_orphaned:
+            # Nobody is left to read it, and it may hold the server's keys.
+            (self._directory / LOG).unlink(missing_ok=True)
         self._write(activity="inactive", is_final=True)
 
     def _end_rest(self, grace_s: float) -> None:
@@ -219,7 +237,11 @@ class Supervisor:
         self._reap()
         if os.getppid() != self._order.owner_pid:
             # A second line of defence: another process may have inherited the pipe's other end.
-            self._request_stop(_ORPHANED_GRACE_S, _ORPHANED)
+            self._orphaned()
+
+    def _orphaned(self) -> None:
+        self._is_orphaned = True
+        self._request_stop(_ORPHANED_GRACE_S, _ORPHANED)
 
     def _reap(self) -> None:
         while True:
@@ -251,7 +273,7 @@ class Supervisor:
             return
         if not piece:
             self._selector.unregister(0)
-            self._request_stop(_ORPHANED_GRACE_S, _ORPHANED)
+            self._orphaned()
         *lines, self._buffer = (self._buffer + piece).split(b"\n")
         self._lines += lines
 
@@ -275,7 +297,8 @@ class Supervisor:
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - the fields of Status
         for name, value in changes.items():
             setattr(self._status, name, value)
-        write_status(self._directory, self._status)
+        if not self._is_mute:
+            write_status(self._directory, self._status)
 
 
 def main() -> None:
