@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,7 +122,7 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
     with screen:
         summary = run_study(spec, screen, ray_address=ray_address)
     gains = _print_front(summary.directory, study, Format.TABLE)
-    again, viewer = command_again(root, study), dashboard_program()
+    again, viewer = command_again(root, study, os.environ), dashboard_program()
     _prose_lines(ending_lines(spec, gains, complete=summary.complete, again=again, viewer=viewer))
     return 0 if summary.complete else INTERRUPTED
 
@@ -203,16 +203,16 @@ def running_driver(directory: Path) -> str | None:
     return holder_of(directory)
 
 
-def command_again(root: Path, study: str) -> str:
+def command_again(root: Path, study: str, environ: Mapping[str, str]) -> str:
     """Return the command that runs the study, as the reader gave it."""
-    script = os.environ.get(SCRIPT)
+    script = environ.get(SCRIPT)
     words = [script, study] if script else ["python", "-m", "tuner", "run", "--study", study]
     return shlex.join(words if root == HERE else [*words, "--root", str(root)])
 
 
-def dashboard_program() -> str:
+def dashboard_program(python: Path = Path(sys.executable)) -> str:
     """Return optuna-dashboard as a shell finds it: the one of this environment, which need not be on PATH."""
-    beside = Path(sys.executable).with_name("optuna-dashboard")
+    beside = python.with_name("optuna-dashboard")
     return shlex.quote(str(beside)) if beside.exists() else beside.name
 
 

@@ -30,6 +30,12 @@ def replace(path: Path, old: str, new: str) -> None:
     [
         (in_study("trials =", "trails ="), "studies/tiny.toml: budget.trails", "did you mean trials?"),
         (in_study("trials = 3", 'trials = "3"'), "studies/tiny.toml: budget.trials", "must be a whole number"),
+        (in_study("seed = 3", "seed = 4294967296"), "studies/tiny.toml: seed", "must be at most 4294967295"),
+        (
+            in_study("faults = []", 'faults = ["nccl-flak:0.5"]'),
+            "studies/tiny.toml: simulated.faults",
+            "did you mean nccl-flake",
+        ),
         (in_study("seed = 3", "seed = -3"), "studies/tiny.toml: seed", "must be at least 0"),
         (in_study("soak_s = 0.5", "soak_s = -0.5"), "studies/tiny.toml: workload.soak_s", "must be at least 0"),
         (in_study("ladder = [1, 8]", "ladder = [8, 1]"), "studies/tiny.toml: workload.ladder", "must start with 1"),
@@ -79,6 +85,7 @@ def test_a_wrong_file_is_refused(project: Project, spoil: Callable[[Project], No
         (("front", "--study", "tinny"), 'did you mean "tiny"?'),
         (("front", "--study", "tiny", "--format", "xml"), "--format"),
         (("run", "--study", "tiny", "--sampler", "tep"), '--sampler: unknown sampler "tep"; did you mean "tpe"?'),
+        (("run", "--study", "tiny", "--speed", "inf"), "--speed: is inf, but must be a finite number above 0"),
         (("run", "--study", "tiny", "--host", "sim7"), '--host: unknown host "sim7"'),
         (("run", "--study", "tiny", "--host", "user@gpu01"), "--host user@gpu01: hosts reached over SSH come with"),
         (("run", "--study", "tiny", "--root", "elsewhere"), "has no folder studies/"),

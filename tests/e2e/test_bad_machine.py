@@ -62,6 +62,6 @@ def full_disk(project: Project) -> Iterator[Project]:
 
 
 def test_a_disk_without_room_is_found_before_anything_is_written(full_disk: Project) -> None:
-    line = full_disk.refused("run", "--study", "tiny")
+    line = full_disk.refused("run", "--study", "tiny", code=3)
     assert str(full_disk.results) in line
     assert "free" in line

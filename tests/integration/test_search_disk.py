@@ -14,7 +14,7 @@ from tuner.testing.specs import full_spec
 LIMITED = """
 import os, resource, sys
 from pathlib import Path
-from tuner.errors import LedgerError
+from tuner.errors import StudyUnwritable
 from tuner.search.ledger import open_ledger
 from tuner.testing.draft_trees import canonical
 from tuner.testing.results import measured, result_of
@@ -34,7 +34,7 @@ try:
         proposal = ledger.propose("gpu01")
         ledger.tell(result_of(proposal, measured(100, 1000), study="full"))
     print("never full")
-except LedgerError as error:
+except StudyUnwritable as error:
     print(f"refused: {error}")
     sys.stdout.flush()
     os._exit(2)  # as a kill: nothing is closed

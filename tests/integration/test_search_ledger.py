@@ -16,7 +16,7 @@ from tuner.model.space import Assignment
 from tuner.report.front import front_rows
 from tuner.search.ledger import OptunaLedger, open_ledger
 from tuner.search.outcome_json import encode_result
-from tuner.search.rows import RESULT, read_rows, read_study
+from tuner.search.rows import RESULT, read_study
 from tuner.search.storage import open_storage
 from tuner.testing.draft_trees import FULL_BASELINE, canonical
 from tuner.testing.results import faulted, infeasible, measured, result_of
@@ -105,7 +105,7 @@ def test_the_database_is_in_wal_mode_and_can_be_read_while_it_is_open(ledger: Op
     end(ledger, measured(234, 1979))
     with contextlib.closing(sqlite3.connect(database(tmp_path))) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert read_rows(tmp_path / "study", NAME) == ledger.rows()
+    assert read_study(tmp_path / "study", NAME).rows == ledger.rows()
 
 
 def test_an_onlooker_learns_what_the_tables_need_and_writes_nothing(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_a_killed_driver_left_can_be_read_and_resumed(ledger: OptunaLedger,
     crashed.mkdir(parents=True)
     for path in (tmp_path / "study").glob("study.db*"):
         shutil.copy(path, crashed)
-    assert [row.outcome is None for row in read_rows(crashed, NAME)] == [False, True]
+    assert [row.outcome is None for row in read_study(crashed, NAME).rows] == [False, True]
     resumed = open_ledger(full_spec(tmp_path / "crashed"), canonical)
     assert resumed.settle() == (running.number,)
     again = resumed.propose("gpu01")
@@ -266,7 +266,7 @@ def test_a_folder_with_odd_characters_is_no_obstacle(tmp_path: Path) -> None:
     ledger = open_ledger(full_spec(place), canonical)
     end(ledger, measured(1, 1))
     ledger.close()
-    assert len(read_rows(place / "study", NAME)) == 1
+    assert len(read_study(place / "study", NAME).rows) == 1
 
 
 def test_an_unknown_sampler_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import optuna.exceptions
 import pytest
 import sqlalchemy.exc
 
-from tuner.errors import LedgerError
+from tuner.errors import LedgerError, StudyUnwritable
 from tuner.model.study import ProcessHostSpec, StudySpec
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
 from tuner.search import storage
 from tuner.search.ledger import check_ledger, open_ledger
-from tuner.search.rows import read_rows
-from tuner.search.storage import check_room, explain, mapped
+from tuner.search.rows import read_study
+from tuner.search.storage import check_room, explained, mapped
 from tuner.testing.draft_trees import canonical
 from tuner.testing.specs import small_spec
 
@@ -27,11 +27,11 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
-def refused(spec: StudySpec, match: str) -> None:
+def refused(spec: StudySpec, match: str, kind: type[Exception] = LedgerError) -> None:
     place = Path(spec.directory)
     before = contents(place)
     for attempt in (check_ledger, lambda spec: open_ledger(spec, canonical)):
-        with pytest.raises(LedgerError, match=match) as caught:
+        with pytest.raises(kind, match=match) as caught:
             attempt(spec)
         assert spec.directory in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -57,6 +57,7 @@ CHANGES: dict[str, tuple[Callable[[StudySpec], StudySpec], str]] = {
         "another search space or base command line",
     ),
     "workload": (lambda s: replace(s, workload=Workload(output_tokens=64)), "another workload"),
+    "prompts": (lambda s: replace(s, prompts_digest="of other texts"), "another set of prompts"),
     "host kind": (
         lambda s: replace(s, hosts=(ProcessHostSpec(name="here", state_dir="/x"),)),
         r"another kind of host \(simulated or real\) \(True, now False\)",
@@ -79,6 +80,20 @@ def test_more_trials_another_seed_and_faster_loading_are_the_same_study(tmp_path
     spec = begun(tmp_path)
     hosts = tuple(replace(host, speed=9.0) for host in spec.hosts)  # type: ignore[call-arg]
     open_ledger(replace(spec, trials=99, seed=1, sampler="tpe", hosts=hosts), canonical).close()
+
+
+def test_the_same_prompts_in_a_checkout_that_was_moved_are_the_same_study(tmp_path: Path) -> None:
+    spec = small_spec(tmp_path)
+    there = replace(spec, workload=replace(spec.workload, prompts="/old/place/prompts.jsonl"), prompts_digest="d")
+    open_ledger(there, canonical).close()
+    check_ledger(replace(there, workload=replace(spec.workload, prompts="/new/place/prompts.jsonl")))
+
+
+def test_an_onlooker_learns_how_many_trials_the_last_run_was_for(tmp_path: Path) -> None:
+    spec = begun(tmp_path)
+    assert read_study(spec.directory, spec.name).trials == spec.trials
+    open_ledger(replace(spec, trials=4), canonical).close()
+    assert read_study(spec.directory, spec.name).trials == 4
 
 
 @pytest.mark.parametrize(
@@ -118,7 +133,7 @@ def test_an_optuna_study_that_tuner_did_not_begin_is_refused(tmp_path: Path) -> 
         optuna.create_study(study_name=spec.name, storage=opened)
     refused(spec, "another engine")
     with pytest.raises(LedgerError, match="was not begun by tuner"):
-        read_rows(spec.directory, spec.name)
+        read_study(spec.directory, spec.name)
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
@@ -127,13 +142,13 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_refused() -> None:
-    refused(
-        replace(small_spec(Path("/proc/tuner")), directory="/proc/tuner/study"), "choose another folder|no space|disk"
-    )
+    refused(replace(small_spec(Path("/proc/tuner")), directory="/proc/tuner/study"), "disk space left", StudyUnwritable)
 
 
 def test_too_little_disk_space_is_refused_with_the_numbers(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"only \d+ MiB of disk space left, 1099511627776 MiB are needed; free some"):
+    with pytest.raises(
+        StudyUnwritable, match=r"only \d+ MiB of disk space left, 1099511627776 MiB are needed; free some"
+    ):
         check_room(tmp_path / "study", needed_bytes=2**60)
     assert list(tmp_path.iterdir()) == []
 
@@ -148,8 +163,8 @@ def test_a_running_study_is_refused_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_looking_at_a_study_that_is_not_there_says_how_to_begin_it(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="does not exist; begin the study with: tuner run --study small"):
-        read_rows(tmp_path, "small")
+    with pytest.raises(LedgerError, match="does not exist; begin the study with: python -m tuner run --study small"):
+        read_study(tmp_path, "small")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -175,21 +190,28 @@ def test_every_error_of_the_libraries_below_is_mapped(module: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "remedy"),
+    ("error", "kind", "remedy"),
     [
-        (sqlite3.OperationalError("database or disk is full"), "free some disk space"),
-        (sqlite3.OperationalError("attempt to write a readonly database"), "writable"),
-        (sqlite3.OperationalError("database is locked"), "close the program that holds it"),
-        (sqlite3.OperationalError("disk I/O error"), "check the disk"),
-        (OSError(28, "No space left on device"), "free some disk space"),
-        (PermissionError(13, "Permission denied"), "writable"),
+        (sqlite3.OperationalError("database or disk is full"), StudyUnwritable, "free some disk space"),
+        (sqlite3.OperationalError("attempt to write a readonly database"), StudyUnwritable, "writable"),
+        (sqlite3.OperationalError("unable to open database file"), StudyUnwritable, "writable"),
+        (sqlite3.OperationalError("disk I/O error"), StudyUnwritable, "check the disk"),
+        (sqlite3.OperationalError("database is locked"), LedgerError, "close the program that holds it"),
+        (sqlite3.DatabaseError("file is not a database"), LedgerError, "restore it from a copy"),
+        (sqlite3.DatabaseError("database disk image is malformed"), LedgerError, "restore it from a copy"),
+        (OSError(28, "No space left on device"), StudyUnwritable, "free some disk space"),
+        (OSError(30, "Read-only file system"), StudyUnwritable, "writable"),
+        (PermissionError(13, "Permission denied"), StudyUnwritable, "writable"),
     ],
 )
-def test_an_error_is_explained_in_one_line_with_its_remedy(error: Exception, remedy: str) -> None:
+def test_an_error_is_explained_in_one_line_with_whose_fault_it_is_and_its_remedy(
+    error: Exception, kind: type[Exception], remedy: str
+) -> None:
     wrapped = sqlalchemy.exc.OperationalError("INSERT\nINTO x", {}, error)
     for shown in (error, wrapped):
-        with pytest.raises(LedgerError, match=remedy) as caught, mapped(Path("/data/study.db")):
+        with pytest.raises(kind, match=remedy) as caught, mapped(Path("/data/study.db")):
             raise shown
         assert str(caught.value).startswith("/data/study.db: ")
         assert "\n" not in str(caught.value)
-    assert explain(wrapped) == explain(error)
+    place = Path("/data/study.db")
+    assert str(explained(place, wrapped)) == str(explained(place, error))

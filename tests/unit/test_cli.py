@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from tuner import __version__, errors
-from tuner.cli import exit_code, main, running_driver
+from tuner.cli import HERE, SCRIPT, command_again, dashboard_program, exit_code, main, running_driver
 from tuner.search.lock import StudyLock
 
 EXPECTED = {
@@ -21,6 +22,7 @@ EXPECTED = {
     errors.LedgerError: 2,
     errors.PreflightError: 3,
     errors.EvidenceError: 3,
+    errors.StudyUnwritable: 3,
     errors.HostFault: 3,
     errors.TransportFault: 3,
     errors.DirtyHost: 3,
@@ -73,3 +75,38 @@ def test_looking_does_not_keep_a_driver_out(tmp_path: Path) -> None:
     StudyLock.acquire(tmp_path).release()
     running_driver(tmp_path)
     StudyLock.acquire(tmp_path).release()
+
+
+def test_the_command_that_goes_on_is_the_one_the_reader_gave() -> None:
+    assert command_again(HERE, "s", {}) == "python -m tuner run --study s"
+    assert command_again(Path("/my studies"), "s", {}) == "python -m tuner run --study s --root '/my studies'"
+    assert command_again(HERE, "s", {SCRIPT: "../tuner/scripts/run"}) == "../tuner/scripts/run s"
+
+
+def test_the_dashboard_is_the_one_of_this_environment() -> None:
+    beside = Path(sys.executable).with_name("optuna-dashboard")
+    assert dashboard_program() == (str(beside) if beside.exists() else "optuna-dashboard")
+    assert dashboard_program(Path("/nowhere/bin/python")) == "optuna-dashboard"
+
+
+@pytest.mark.parametrize("name", ["s" * 65, "s" * 300, "s" * 5000])
+@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+def test_a_name_that_no_file_can_have_is_refused(name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--study", name]) == 2
+    err = capsys.readouterr().err
+    assert "is too long: use at most 64 characters" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+def test_a_root_that_the_file_system_refuses_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--study", "s", "--root", "r" * 300]) == 2
+    err = capsys.readouterr().err
+    assert "cannot be read: File name too long" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "validate"])
+def test_a_seed_that_numpy_does_not_take_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--study", "s", "--seed", "5000000000"]) == 2
+    assert "'--seed': Input should be less than or equal to 4294967295" in capsys.readouterr().err

@@ -102,6 +102,16 @@ def test_with_hosts_a_study_runs_on_them_under_the_real_workload(root: Path) -> 
     assert spec.hosts[0] == ProcessHostSpec(name="here", state_dir=str(root / "studies" / "s" / "hosts" / "here"))
 
 
+@pytest.mark.parametrize("speed", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_speed_that_is_no_number_is_refused(root: Path, speed: float) -> None:
+    assert refusal(root, Overrides(speed=speed)) == f"--speed: is {speed}, but must be a finite number above 0"
+
+
+def test_a_seed_that_numpy_does_not_take_is_refused(root: Path) -> None:
+    assert refusal(root, Overrides(seed=2**32)).startswith("--seed: is 4294967296, but must be a whole number from 0")
+    assert spec_of(root, Overrides(seed=2**32 - 1)).seed == 2**32 - 1
+
+
 def test_options_replace_what_the_file_says(root: Path) -> None:
     spec = spec_of(root, Overrides(trials=3, sampler="tpe", seed=0, speed=9.0, simulated_hosts=3, host="sim2"))
     assert (spec.trials, spec.sampler, spec.seed) == (3, "tpe", 0)

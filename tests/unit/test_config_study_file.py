@@ -122,6 +122,8 @@ def test_every_field_of_a_workload_can_be_written() -> None:
         (lambda c: c["budget"].update(trials="24"), 'budget.trials: is "24", but must be a whole number'),
         (lambda c: c["budget"].update(trials=0), "budget.trials: is 0, but must be at least 1"),
         (lambda c: c.update(budget=24), "budget: is 24, but must be a table"),
+        (lambda c: c.update(seed=2**32), "seed: is 4294967296, but must be at most 4294967295"),
+        (lambda c: c["simulated"].update(speed=float("inf")), "simulated.speed: is inf, but must be a finite number"),
         (lambda c: c.update(seed=-1), "seed: is -1, but must be at least 0"),
         (lambda c: c["server"].update(command="sglang serve"), 'server.command: is "sglang serve", but must be a list'),
         (lambda c: c["server"].update(command=[]), "server.command: must not be empty"),

@@ -1,10 +1,13 @@
+import fcntl
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tuner.errors import LedgerError
-from tuner.search.lock import LOCK_FILE, StudyLock, describe_holder
+from tuner.errors import LedgerError, StudyUnwritable
+from tuner.search.lock import LOCK_FILE, ONLOOKER_S, StudyLock, describe_holder, holder_of
 
 
 def test_a_second_driver_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
@@ -48,7 +51,7 @@ def test_a_removed_lock_file_is_not_the_lock(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_a_one_line_error(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="make the folder writable") as caught:
+    with pytest.raises(StudyUnwritable, match="make the folder writable") as caught:
         StudyLock.acquire(tmp_path / "missing")
     assert "\n" not in str(caught.value)
 
@@ -56,3 +59,39 @@ def test_a_folder_that_is_not_there_is_a_one_line_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}', b"\xff"])
 def test_a_holder_that_has_not_signed_yet_is_still_somebody(content: bytes) -> None:
     assert describe_holder(content) == "another process that has just started"
+
+
+def test_an_onlooker_who_holds_the_lock_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    StudyLock.acquire(tmp_path).release()
+    onlooker = os.open(tmp_path / LOCK_FILE, os.O_RDONLY)
+    fcntl.flock(onlooker, fcntl.LOCK_SH)
+    timer = threading.Timer(0.2, os.close, [onlooker])
+    timer.start()
+    StudyLock.acquire(tmp_path).release()
+    timer.join()
+
+
+def test_an_onlooker_who_never_lets_go_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    StudyLock.acquire(tmp_path).release()
+    onlooker = os.open(tmp_path / LOCK_FILE, os.O_RDONLY)
+    fcntl.flock(onlooker, fcntl.LOCK_SH)
+    with pytest.raises(LedgerError, match="is being run by another process"):
+        StudyLock.acquire(tmp_path)
+    os.close(onlooker)
+
+
+def test_a_driver_is_refused_at_once(tmp_path: Path) -> None:
+    first = StudyLock.acquire(tmp_path)
+    began_s = time.monotonic()
+    with pytest.raises(LedgerError):
+        StudyLock.acquire(tmp_path)
+    assert time.monotonic() - began_s < ONLOOKER_S / 2
+    first.release()
+
+
+def test_the_holder_is_named_while_it_holds(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    lock = StudyLock.acquire(tmp_path)
+    assert f"process {os.getpid()} since" in (holder_of(tmp_path) or "")
+    lock.release()
+    assert holder_of(tmp_path) is None

@@ -153,6 +153,13 @@ def test_another_seed_is_another_study() -> None:
     assert one != other
 
 
+@pytest.mark.parametrize("name", HERE)
+def test_the_highest_seed_a_study_may_have_is_one_that_numpy_takes(name: str) -> None:
+    strategy = make_strategy(name, setting(small=True, seed=2**32 - 1))
+    history = History(counted=(), running=(), taken=frozenset({SMALL_BASELINE}))
+    assert strategy.next(after(history, lives(SMALL_BASELINE))) is not None
+
+
 def test_an_unknown_sampler_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"'bayes' does not exist; use one of: auto, tpe, gp, nsga2, random, grid"):
         make_strategy("bayes", setting())

@@ -163,7 +163,7 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
     """Say what pydantic wanted; its own words where we have none better."""
     if kind in _BOUNDS:
         bound = next(number for name, number in context.items() if name in ("gt", "ge", "le"))
-        return f"{_BOUNDS[kind]} {bound}"  # not :g, which rounds a long number
+        return f"{_BOUNDS[kind]} {bound:.10g}"  # seeds have ten digits
     if kind == "literal_error":
         return f"one of {context['expected']}".replace("'", '"')
     return _EXPECTED.get(kind, f"different: {message}")

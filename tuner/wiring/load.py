@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, islice, product
 from pathlib import Path
 
 from tuner.config.problems import Problem, failure
@@ -12,11 +13,16 @@ from tuner.config.study_file import StudyFile, read_study
 from tuner.engines import ENGINES
 from tuner.errors import AssignmentRejected, UsageError
 from tuner.load.prompts import load_prompts
+from tuner.model.space import Parameter, Value
 from tuner.model.study import StudySpec
 from tuner.search.domain import Domain
 from tuner.search.identity import fingerprint
 from tuner.search.samplers import SAMPLERS, Setting, make_strategy
 from tuner.simulator import faults, profile
+
+CORNERS = 1024
+PROBES = 100
+"""Combinations and values tried, at most about so many; the first few settle it unless something is wrong."""
 
 
 def load_study(root: Path, name: str, overrides: Overrides | None = None) -> StudySpec:
@@ -48,14 +54,41 @@ def _check_search(study: StudyFile, spec: StudySpec) -> None:
     shown = f"{SPACES}/{spec.space.name}.toml"
     try:
         domain = Domain(spec.space, ENGINES[spec.engine].canonical, spec.baseline)
-        if all(assignment == domain.baseline for assignment in domain.assignments()):
-            domain.canonical({parameter.name: parameter.values()[-1] for parameter in spec.space.parameters})
     except AssignmentRejected as error:
         text = f"does not fit {study.shown} and the rules of {spec.engine}: {error}"
         raise failure(shown, [Problem(key="parameters", text=text)]) from error
+    problems = [
+        Problem(key=f"parameters.{parameter.name}", text=f"can never vary: {reason}")
+        for parameter in spec.space.parameters
+        if (reason := why_fixed(domain, parameter)) is not None
+    ]
+    if problems:
+        raise failure(shown, problems)
     try:
         make_strategy(spec.sampler, Setting(domain=domain, objectives=spec.objectives, seed=spec.seed))
     except UsageError as error:
         if spec.sampler != study.sampler:
             raise UsageError(f"--sampler: {error}") from error
         raise failure(study.shown, [Problem(key="search.sampler", text=str(error))]) from error
+
+
+def why_fixed(domain: Domain, parameter: Parameter) -> str | None:
+    """Say why the engine's rules leave a parameter only one value in this space; None: it can vary.
+
+    Its values are tried beside the baseline's others, and beside the ends of all other ranges.
+    """
+    others = [other for other in domain.space.parameters if other is not parameter]
+    ends = product(*((other.values()[0], other.values()[-1]) for other in others))
+    corners = ({other.name: value for other, value in zip(others, corner, strict=True)} for corner in ends)
+    values = parameter.values()
+    seen: set[Value | None] = set()
+    reason = "the engine ignores it beside the others"
+    for beside in chain([domain.filled(domain.baseline)], islice(corners, CORNERS)):
+        for value in values[:: max(1, len(values) // PROBES)]:
+            try:
+                seen.add(domain.canonical(beside | {parameter.name: value}).get(parameter.name))
+            except AssignmentRejected as error:
+                reason = str(error)
+            if len(seen) > 1:
+                return None
+    return reason

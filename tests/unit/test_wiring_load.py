@@ -1,0 +1,134 @@
+"""What a study refers to, and the rules between its parts, are held before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tuner.config.resolve import Overrides
+from tuner.errors import StudyFileError, UsageError
+from tuner.search.identity import difference, identity_of
+from tuner.testing.project import Project
+from tuner.wiring.load import load_study
+
+CHECKOUT = Path(__file__).parents[2]
+SPACE = Path("search_spaces") / "sglang-mtp.toml"
+STUDY = Path("studies") / "tiny.toml"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    place = tmp_path / "checkout"
+    shutil.copytree(CHECKOUT / "search_spaces", place / "search_spaces")
+    (place / "studies").mkdir()
+    Project(place).write()
+    return place
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def without(path: Path, table: str) -> None:
+    before, found, rest = path.read_text().partition(f"\n[{table}]")
+    assert found
+    _, following, after = rest.partition("\n[")
+    path.write_text(before + following + after)
+
+
+def refusal(root: Path, overrides: Overrides | None = None, kind: type[UsageError] = StudyFileError) -> str:
+    with pytest.raises(kind) as caught:
+        load_study(root, "tiny", overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("nccl-flak:0.5", "unknown fault 'nccl-flak'; did you mean nccl-flake"),
+        ("nccl-flake:2", "is not a share from 0 to 1"),
+        ("slow-gpu", "needs a value: a factor of 1 or more"),
+    ],
+)
+def test_a_fault_that_the_simulated_host_does_not_know_is_refused(root: Path, given: str, words: str) -> None:
+    change(root / STUDY, "faults = []", f"faults = {json.dumps([given])}")
+    line = refusal(root)
+    assert line.startswith("studies/tiny.toml: simulated.faults: ")
+    assert words in line
+
+
+def test_faults_that_exist_are_taken(root: Path) -> None:
+    change(root / STUDY, "faults = []", 'faults = ["nccl-flake:0.2", "no-newline"]')
+    load_study(root, "tiny")
+
+
+def chain_only(root: Path) -> None:
+    without(root / SPACE, "parameters.speculative_eagle_topk")
+
+
+def off_and_chain_only(root: Path) -> None:
+    chain_only(root)
+    for flag in ('"--speculative-algorithm", "NEXTN", ', '"--speculative-num-steps", "3", '):
+        change(root / STUDY, flag, "")
+    for flag in ('"--speculative-eagle-topk", "1",', '"--speculative-num-draft-tokens", "4", '):
+        change(root / STUDY, flag, "")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "place"),
+    [
+        (chain_only, "parameters: does not fit studies/tiny.toml and the rules of sglang"),
+        (off_and_chain_only, "parameters.speculative_num_steps: can never vary"),
+    ],
+)
+def test_a_space_that_lacks_what_the_engine_needs_is_refused_and_named(
+    root: Path, spoil: Callable[[Path], None], place: str
+) -> None:
+    spoil(root)
+    line = refusal(root)
+    assert line.startswith(f"search_spaces/sglang-mtp.toml: {place}: ")
+    assert "speculative_eagle_topk is missing" in line
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed: gp works")
+def test_a_sampler_that_lacks_its_package_is_refused_where_it_was_named(root: Path) -> None:
+    assert refusal(root, Overrides(sampler="gp"), UsageError).startswith("--sampler: sampler gp needs PyTorch")
+    change(root / STUDY, "[budget]", '[search]\nsampler = "gp"\n[budget]')
+    assert refusal(root).startswith("studies/tiny.toml: search.sampler: sampler gp needs PyTorch")
+
+
+@pytest.fixture
+def with_prompts(root: Path) -> Path:
+    change(root / STUDY, "[workload]", '[workload]\nprompts = "studies/mine.jsonl"')
+    (root / "studies" / "mine.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    return root
+
+
+def test_a_checkout_that_was_moved_is_the_same_study(with_prompts: Path) -> None:
+    before = load_study(with_prompts, "tiny")
+    moved = with_prompts.rename(with_prompts.with_name("moved"))
+    after = load_study(moved, "tiny")
+    assert before.workload.prompts != after.workload.prompts
+    assert difference(identity_of(before), after) is None
+
+
+def test_prompts_that_say_something_else_make_another_study(with_prompts: Path) -> None:
+    before = load_study(with_prompts, "tiny")
+    change(with_prompts / "studies" / "mine.jsonl", "two", "three")
+    assert difference(identity_of(before), load_study(with_prompts, "tiny")) == "was begun with another set of prompts"
+    builtin = replace(before, prompts_digest=load_study(CHECKOUT, "qwen-mtp").prompts_digest)
+    assert difference(identity_of(before), builtin) == "was begun with another set of prompts"
+
+
+@pytest.mark.parametrize("name", ["qwen-mtp", "smollm2-cpu"])
+def test_the_shipped_studies_load(name: str) -> None:
+    assert load_study(CHECKOUT, name).name == name
