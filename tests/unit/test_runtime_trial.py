@@ -126,6 +126,13 @@ def test_a_death_while_loading_that_names_the_configuration_is_infeasible_at_onc
     assert len(host.service.commands) == 1
 
 
+def test_a_server_that_loads_and_dies_between_two_looks_died_loading() -> None:
+    words = f"{STAGE}fake: fatal: configuration\n"
+    outcome = outcome_of(Start(death=Death(at=TrialState.LOADING, after_s=0.01, exit_status=1, log=words)))
+    assert isinstance(outcome, Infeasible)
+    assert (outcome.state, outcome.violation) == (TrialState.LOADING, 3.0)
+
+
 def test_an_unknown_death_is_tried_again_on_a_clean_host_before_the_verdict() -> None:
     host = FakeHost(ENGINE, dying(TrialState.LOADING))
     result, events = run(host)

@@ -80,8 +80,7 @@ class Attempt:
     async def _become_ready(self) -> None:
         deadline = self._host.clock.monotonic_s() + self._workload.load_timeout_s
         while True:
-            if self._progress.state is TrialState.DEPLOYING and self._reader.stage not in ("", "args"):
-                self._progress.enter(TrialState.LOADING)
+            self._note_loading()
             reply = await self._guarded(self._control.call(self._engine.health_call()))
             if reply.status == 200:
                 break
@@ -97,6 +96,11 @@ class Attempt:
             raise ServerDiedError(mismatch_diagnosis(problem))
         await self._prove_generation()
         self._progress.enter(TrialState.READY, detail=f"pid {self._identity.main_pid}")
+
+    def _note_loading(self) -> None:
+        """Take from the log that the server has come further than its arguments."""
+        if self._progress.state is TrialState.DEPLOYING and self._reader.stage not in ("", "args"):
+            self._progress.enter(TrialState.LOADING)
 
     def _start_timeout(self) -> Diagnosis:
         return Diagnosis(
@@ -219,6 +223,8 @@ class Attempt:
 
     async def _diagnose(self, ended: Ended) -> Diagnosis:
         await self._watch.drain(is_endless=ended.looped or ended.fatal_line)
+        # It may have died between two looks; the grade must not depend on when we looked.
+        self._note_loading()
         state = ended.state
         diagnosis = self._reader.diagnose(
             exit_status=state.exit_status,
