@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ EngineFactory = Callable[[str], EngineAdapter]
 
 ORPHAN_CHECK_S = 0.5
 """How often a worker looks whether Ray's node manager, its parent, still lives."""
+
+CONNECT_TIMEOUT_S = 10.0
 
 OBJECT_STORE_BYTES = 128 * 1024**2
 """Events are small; Ray's own default would take a third of the memory."""
@@ -72,6 +75,18 @@ class HostWorker:
     async def process_id(self) -> int:
         """Return the worker's PID: an answer proves that the actor is up."""
         return os.getpid()
+
+
+def _require_listener(address: str) -> None:
+    """Hold that somebody listens at ``host:port``: Ray itself would wait for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return  # a name that Ray resolves by itself, as `auto`
+    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
 
 
 class RayExecutor:
@@ -115,6 +130,7 @@ class RayExecutor:
 
     def _connect(self) -> None:
         if self._address is not None:
+            _require_listener(self._address)
             # The cluster's nodes get this very code: no install of tuner is needed there.
             package = str(Path(tuner.__file__).parent)
             ray.init(
