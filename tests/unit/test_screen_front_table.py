@@ -55,6 +55,14 @@ def test_intervals_and_gains_are_shown_where_there_is_room() -> None:
     ]
 
 
+def test_a_usual_terminal_has_room_for_everything() -> None:
+    assert [line.split()[-4:] for line in drawn(80)[-3:]] == [
+        ["32", "+21%", "/", "-29%"],
+        ["32", "+18%", "/", "+10%"],
+        ["32", "+0%", "/", "+0%"],
+    ]
+
+
 def test_intervals_go_first_and_gains_next_when_it_gets_narrow() -> None:
     assert drawn(72)[-2].split() == ["1", "4", "1", "5", "0.8", "277", "1,979", "+18%", "/", "+10%"]
     assert drawn(58)[-2].split() == ["1", "4", "1", "5", "0.8", "277", "1,979"]

@@ -210,6 +210,14 @@ def test_the_front_goes_only_when_another_is_to_come(front_stays: bool, fails: b
     assert screen.view.ended is (not front_stays and not fails)
 
 
+def test_a_complete_study_has_no_time_to_go() -> None:
+    view = view_of()
+    view.rows = tuple(row(number, mtp(3), measured(234, 1979)) for number in range(24))
+    text = "\n".join(drawn(view, 80))
+    assert "24 of 24 trials · 0 left" in text
+    assert "to go" not in text
+
+
 def test_a_soak_is_not_shown_as_a_second_measuring_of_its_level() -> None:
     view = view_of()
     view.event("sim0", 4, StateEntered(at_s=0.0, state=TrialState.SOAKING, level=64), 1018.0)

@@ -154,7 +154,7 @@ class RunScreen:
         facts += [f"{view.faults} faults"] if view.faults else []
         facts.append(f"{duration(self._now_s - view.started_s)} gone")
         left_s = view.time_left_s(self._now_s)
-        if left_s is not None:
+        if left_s:
             facts.append(f"about {duration(left_s)} to go")
         bar = ProgressBar(total=spec.trials, completed=min(view.done, spec.trials), width=width)
         line = Table.grid()  # a bar alone does not end its line

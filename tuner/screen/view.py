@@ -117,7 +117,8 @@ class RunView:
             view.state, view.level, view.detail = event.state, event.level, event.detail
         elif isinstance(event, LegProgress):
             if view.state is TrialState.SOAKING:  # the ladder keeps what the level itself measured
-                view.detail = f"{rate(event.aggregate_throughput)} tok/s"
+                known = event.aggregate_throughput is not None
+                view.detail = f"{rate(event.aggregate_throughput)} tok/s" if known else ""
             else:
                 view.levels[event.concurrency] = LevelView(throughput=event.aggregate_throughput, done=False)
         elif isinstance(event, LegFinished) and event.kind == "ladder":
