@@ -222,8 +222,10 @@ class Attempt:
         await self._guarded(self._host.clock.sleep(self._limits.settle_s))
 
     async def _diagnose(self, ended: Ended) -> Diagnosis:
+        # It may have died between two looks; the grade must not depend on when we looked. Before the
+        # rest of the log is read and after it: in a loop that rest is the next life's beginning.
+        self._note_loading()
         await self._watch.drain(is_endless=ended.looped or ended.fatal_line)
-        # It may have died between two looks; the grade must not depend on when we looked.
         self._note_loading()
         state = ended.state
         diagnosis = self._reader.diagnose(
