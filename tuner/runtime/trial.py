@@ -135,7 +135,7 @@ class Trial:
         return measured
 
     async def _end_server(self, attempt: Attempt | None) -> None:
-        """Stop the server and keep its last lines.
+        """Stop the server, keep its last lines, and leave nothing of it on the host.
 
         A host that fails us here must not overturn what was measured or judged before: the
         next cleaning finds it dirty, and says so.
@@ -144,6 +144,7 @@ class Trial:
             await self._host.service.stop(grace_s=self._host.stop_grace_s)
             if attempt is not None:
                 await attempt.read_rest()
+            await self._host.service.forget()
         except HostFault as fault:
             self._progress.remark(f"stopping the server failed: {fault}")
 
