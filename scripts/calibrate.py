@@ -33,7 +33,7 @@ from tuner.runtime.cleaning import HostSession
 from tuner.runtime.trial import Trial
 from tuner.simulator.host import environment, prepare
 from tuner.wiring.host import build_host
-from tuner.wiring.study import load_study
+from tuner.wiring.load import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 TOLERANCE = 0.05
