@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -12,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import optuna
 import pytest
@@ -20,6 +22,9 @@ from tuner.testing.project import Project
 from tuner.wiring.study import SAME_SIGNAL_S
 
 COUNTED = {"measured", "infeasible"}
+
+
+Finished = tuple[Project, subprocess.CompletedProcess[str]]
 
 
 def kinds(project: Project) -> list[str]:
@@ -31,8 +36,13 @@ def counted_assignments(project: Project) -> list[tuple[str, ...]]:
     return [tuple(row[name] for name in names) for row in project.trials() if row["outcome"] in COUNTED]
 
 
-def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(project: Project) -> None:
-    done = project.run()
+def files_with_the_secret(project: Project) -> list[Path]:
+    written = [path for path in project.results.rglob("*") if path.is_file()]
+    return [path for path in written if b"planted-s3cret" in path.read_bytes()]
+
+
+def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(finished: Finished) -> None:
+    project, done = finished
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout.lower()
     assert len(project.trials()) == 3
@@ -50,9 +60,7 @@ def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(project: P
     requests = [json.loads(line) for line in (first / "requests.jsonl").read_text().splitlines()]
     assert {request["tokens"] for request in requests if request["status"] == "ok"} == {24}
 
-    written = [path for path in project.results.rglob("*") if path.is_file() and "bin" not in path.parts]
-    leaks = [path for path in written if b"planted-s3cret" in path.read_bytes()]
-    assert not [path for path in leaks if "hosts" not in path.parts], "a secret was stored"
+    assert files_with_the_secret(project) == []
     assert "planted-s3cret" not in done.stdout + done.stderr
 
     study = optuna.load_study(study_name="tiny", storage=f"sqlite:///{project.results}/study.db")
@@ -78,19 +86,22 @@ def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(project: P
     project.wait_until_no_server()
 
 
-@pytest.mark.parametrize("state", ["loading", "measuring", "soaking"])
-def test_a_killed_run_is_taken_up_again_and_ends_as_an_uninterrupted_one_would(project: Project, state: str) -> None:
+@pytest.mark.parametrize("state", ["cleaning", "loading", "measuring", "soaking"])
+def test_a_killed_run_is_taken_up_again_and_ends_as_an_uninterrupted_one_would(
+    project: Project, finished: Finished, state: str
+) -> None:
     process = project.start("run", "--study", project.name)
     project.wait_for_state(state, process, trial=1)
     process.kill()  # SIGKILL: nothing of the driver can clean up
     process.communicate()
     project.wait_until_no_server()
+    assert files_with_the_secret(project) == [], "also where nobody was left to clean up"
 
     done = project.run()
     assert done.returncode == 0, done.stderr
     assert kinds(project).count("interrupted") == 1
     counted = counted_assignments(project)
-    assert len(counted) == 3
+    assert counted == counted_assignments(finished[0])
     assert len(set(counted)) == 3, "nothing finished runs twice"
     cut_off, repeated = project.trials()[1], project.trials()[2]
     assert cut_off["outcome"] == "interrupted"
@@ -134,6 +145,36 @@ def test_ctrl_c_twice_leaves_at_once_and_no_server_stays(project: Project) -> No
     process.communicate()
     assert process.returncode == 130
     project.wait_until_no_server()
+
+
+def test_a_worker_that_is_killed_makes_its_trial_faulted_and_the_assignment_runs_again(project: Project) -> None:
+    process = project.start("run", "--study", project.name)
+    project.wait_for_state("measuring", process)
+    os.kill(worker_of(process), signal.SIGKILL)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    first, second = project.trials()[:2]
+    assert (first["outcome"], second["outcome"]) == ("faulted", "measured")
+    assert first["speculative_num_steps"] == second["speculative_num_steps"]
+    assert len(counted_assignments(project)) == 3
+
+
+def worker_of(driver: subprocess.Popen[str]) -> int:
+    """Return the PID of the driver's Ray worker: a descendant of its, by the name Ray gives it."""
+    parents = {}
+    names = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                pid, rest = int(entry.name), (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[pid], names[pid] = int(rest[1]), (entry / "cmdline").read_bytes()
+    for pid, name in names.items():
+        ancestor = pid
+        while ancestor in parents and ancestor != driver.pid:
+            ancestor = parents[ancestor]
+        if ancestor == driver.pid and b"HostWorker" in name:
+            return pid
+    raise AssertionError("the driver has no worker")
 
 
 def test_two_hosts_run_two_trials_at_once(project: Project) -> None:
