@@ -11,14 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from tuner.errors import DirtyHost, HostFault, TransportFault
-from tuner.hosts import files
+from tuner.hosts import files, starts
 from tuner.hosts.files import ProcessKey
 from tuner.hosts.status import FAULT, LOG, MARKER, Order, Status, read_status
 from tuner.model.host import Activity, LogChunk, ProcessEntry, ServiceState
@@ -168,7 +167,7 @@ class ProcessServiceManager:
         if status is None or not status.is_final:
             await self._kill([key for key, _ in self._survivors()])
             self._lost_and_cleaned = True
-        if status is not None and (alive := [key for key in _keys(status) if files.is_running(key)]):
+        if status is not None and (alive := [key for key in starts.keys_of(status) if files.is_running(key)]):
             names = ", ".join(f"{key.pid} ({files.command_line(key.pid)})" for key in alive)
             msg = f"{self._state_dir}: processes survive SIGKILL: {names}: the host needs a reboot"
             raise DirtyHost(msg)
@@ -180,7 +179,7 @@ class ProcessServiceManager:
         """
         if not self._is_supervised():
             self._last = self._status()
-            self._forget_dead_starts()
+            starts.forget_dead(self._state_dir)
 
     async def leftovers(self) -> tuple[ProcessEntry, ...]:
         """Return what lives of earlier servers, and of the current one if it is stopped."""
@@ -189,7 +188,7 @@ class ProcessServiceManager:
     async def kill_leftovers(self) -> None:
         """Kill them, their supervisors first, and wait until they are gone."""
         await self._kill([key for key, _ in self._survivors()])
-        self._forget_dead_starts(keep=self._directory)
+        starts.forget_dead(self._state_dir, keep=self._directory)
 
     # ------------------------------------------------------------------ the supervisor
 
@@ -241,9 +240,9 @@ class ProcessServiceManager:
         )
 
     def _launch(self, order: Order) -> subprocess.Popen[bytes]:
-        directory = self._state_dir / f"start-{uuid.uuid4().hex[:12]}"
+        directory = starts.new_folder(self._state_dir)
         try:
-            self._forget_dead_starts()
+            starts.forget_dead(self._state_dir)
             self._state_dir.mkdir(parents=True, exist_ok=True)
             directory.mkdir(mode=0o700)
             with (directory / "supervisor.err").open("wb") as errors:
@@ -312,18 +311,6 @@ class ProcessServiceManager:
             return str(error)
         return lines[-1] if lines else "it said nothing"
 
-    def _forget_dead_starts(self, *, keep: Path | None = None) -> None:
-        """Delete what starts of which nothing lives have left, but for ``keep``."""
-        boot = files.boot_id()
-        for directory in self._state_dir.glob("start-*"):
-            if directory == keep:
-                continue
-            status = read_status(directory)
-            if status is None or status.boot_id != boot or not any(map(files.is_running, _keys(status))):
-                shutil.rmtree(directory, ignore_errors=True)
-            elif not files.is_running(status.supervisor):
-                (directory / LOG).unlink(missing_ok=True)
-
     # ------------------------------------------------------------------ survivors
 
     def _survivors(self) -> list[tuple[ProcessKey, str]]:
@@ -334,15 +321,7 @@ class ProcessServiceManager:
         exempt: set[int] = set()
         if self._supervisor is not None and self._is_supervised():
             exempt = {self._supervisor.pid, *(stat.key.pid for stat in files.descendants(self._supervisor.pid))}
-        boot = files.boot_id()
-        found: dict[ProcessKey, None] = {}
-        for directory in self._state_dir.glob("start-*"):
-            status = read_status(directory)
-            if status is not None and status.boot_id == boot:
-                found.update(dict.fromkeys(key for key in _keys(status) if files.is_running(key)))
-        for stat in files.processes():
-            if not stat.is_zombie and files.environment(stat.key.pid).get(MARKER, "").startswith(f"{self._mark}:"):
-                found[stat.key] = None
+        found = starts.living(self._state_dir, self._mark)
         return [(key, files.command_line(key.pid)) for key in found if key.pid not in exempt]
 
     async def _stop_others(self, grace_s: float) -> None:
@@ -353,16 +332,10 @@ class ProcessServiceManager:
             if time.monotonic() >= deadline_s:
                 await self._kill([key for key, _ in survivors])
                 return
-            for status in map(read_status, self._state_dir.glob("start-*")):
-                if status is not None and status.boot_id == files.boot_id() and status.supervisor not in asked:
-                    files.send_signal(status.supervisor, signal.SIGTERM)
-                    asked.add(status.supervisor)
+            for supervisor in starts.supervisors(self._state_dir) - asked:
+                files.send_signal(supervisor, signal.SIGTERM)
+                asked.add(supervisor)
             await asyncio.sleep(_OTHERS_POLL_S)
 
     async def _kill(self, keys: list[ProcessKey]) -> None:
         await asyncio.to_thread(files.kill_all, keys, timeout_s=_KILL_TIMEOUT_S)
-
-
-def _keys(status: Status) -> list[ProcessKey]:
-    main = [status.main] if status.main is not None else []
-    return [status.supervisor, *main, *status.processes]
