@@ -312,3 +312,38 @@ def test_a_disk_that_fills_up_under_a_server_is_the_hosts_fault_and_not_a_death(
         await manager.forget()
 
     asyncio.run(scenario())
+
+
+def test_what_still_lives_is_found_after_its_log_was_forgotten(tmp_path: Path) -> None:
+    # Its child takes our mark out of its environment: only the status file knows it.
+    program = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    os.execve("/bin/sleep", ["sleep", "300"], {})
+print("up", flush=True)
+time.sleep(300)
+"""
+
+    async def scenario() -> None:
+        manager = manager_of(tmp_path)
+        await manager.start(python(program, "--api-key", KEY))
+        await logged(manager, "up")
+        (directory,) = starts(tmp_path)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while (status := read_status(directory)) is None or len(status.processes) < 2:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.05)
+        files.send_signal(status.supervisor, signal.SIGKILL)
+        later = manager_of(tmp_path)
+        while len(left := await later.leftovers()) != 1:
+            assert time.monotonic() < deadline_s, left
+            await asyncio.sleep(0.02)
+        await later.forget()
+        assert starts(tmp_path, "log") == []
+        assert await later.leftovers() == left
+        await later.kill_leftovers()
+        assert starts(tmp_path) == []
+        await manager.stop(grace_s=0.0)
+
+    asyncio.run(scenario())
