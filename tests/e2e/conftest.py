@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,15 +15,29 @@ from tuner.testing.project import Project
 CHECKOUT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    shutil.copytree(CHECKOUT / "search_spaces", tmp_path / "search_spaces")
-    (tmp_path / "studies").mkdir()
-    made = Project(tmp_path)
-    made.write()
-    yield made
-    for process in made.started:
+@contextlib.contextmanager
+def made(folder: Path) -> Iterator[Project]:
+    shutil.copytree(CHECKOUT / "search_spaces", folder / "search_spaces")
+    (folder / "studies").mkdir()
+    project = Project(folder)
+    project.write()
+    yield project
+    for process in project.started:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    made.wait_until_no_server()
+    project.wait_until_no_server()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A project in which nothing has run yet."""
+    with made(tmp_path) as new:
+        yield new
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, subprocess.CompletedProcess[str]]]:
+    """A project whose study ran to its end without interruption; to look at, not to change."""
+    with made(tmp_path_factory.mktemp("finished")) as complete:
+        yield complete, complete.run()

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -63,9 +64,16 @@ class Project:
         return self.root / "studies" / self.name
 
     def write(
-        self, *, trials: int = 3, hosts: int = 1, speed: float = 200, port: int = 30000, faults: tuple[str, ...] = ()
+        self,
+        *,
+        trials: int = 3,
+        hosts: int = 1,
+        speed: float = 200,
+        port: int | None = None,
+        faults: tuple[str, ...] = (),
     ) -> None:
-        """Write the study file."""
+        """Write the study file; without a ``port`` its servers listen where nobody else does now."""
+        port = free_port() if port is None else port
         text = TINY.format(trials=trials, hosts=hosts, speed=speed, port=port, faults=json.dumps(list(faults)))
         (self.root / "studies" / f"{self.name}.toml").write_text(text)
 
@@ -128,6 +136,14 @@ class Project:
         while self.server_processes():
             assert time.monotonic() < deadline, f"still running: {self.server_processes()}"
             time.sleep(0.1)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on, on any loopback address."""
+    with socket.socket() as probe:
+        probe.bind(("0.0.0.0", 0))  # noqa: S104 - free on all addresses; nothing ever listens on it
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def tree(root: Path) -> dict[str, str]:
