@@ -346,3 +346,16 @@ def test_a_verdict_holds_no_secret() -> None:
     log = "fake: fatal: configuration s3cret-key\n"
     outcome = outcome_of(Start(death=Death(at=TrialState.LOADING, exit_status=1, log=log)))
     assert outcome.diagnosis.evidence == ("fake: fatal: configuration ***",)
+
+
+def test_a_secret_is_found_in_a_log_without_line_ends_wherever_it_is_cut() -> None:
+    pieces = (
+        (0.1, STAGE),
+        (0.2, "y" * 70_000 + "s3cret-"),
+        (0.4, "key" + "y" * 70_000 + "s3c"),
+        (0.6, "ret-key" + "z" * 70_000),
+    )
+    _, events = run(FakeHost(ENGINE, Start(log=pieces)))
+    text = "".join(event.text for event in events if isinstance(event, LogText))
+    assert "s3cret-key" not in text
+    assert text.count("***") == 2

@@ -9,6 +9,10 @@ from tuner.model.trial import LogText, ServiceIdentity
 from tuner.ports import LogReader
 from tuner.runtime.context import TrialContext
 
+_LONGEST_LINE = 65536
+_HELD_BACK = 4096
+"""Characters of an overlong line that wait for more: longer than any key that may be cut in two."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
@@ -76,8 +80,9 @@ class Watch:
         # Secrets are recognised a line at a time: a piece that ends inside one waits for its end.
         text = self._pending + chunk.text
         cut = text.rfind("\n") + 1
-        if cut == 0 and len(text) > 65536:
-            cut = len(text)
+        if cut == 0 and len(text) > _LONGEST_LINE:
+            text = self._scrub(text)  # first: a secret must not fall on both sides of the cut
+            cut = len(text) - _HELD_BACK
         self._pending = text[cut:]
         if text[:cut]:
             self._emit(LogText(at_s=self._host.clock.now_s(), text=self._scrub(text[:cut])))
