@@ -25,7 +25,10 @@ def made(folder: Path) -> Iterator[Project]:
     for process in project.started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
     project.wait_until_no_server()
 
 

@@ -217,6 +217,7 @@ def test_a_second_driver_is_refused_with_the_first_ones_pid(project: Project) ->
     second = project.run()
     assert second.returncode == 2
     assert str(process.pid) in second.stderr
+    assert "starting Ray" not in second.stderr
     os.killpg(process.pid, signal.SIGINT)
     process.communicate()
 

@@ -67,7 +67,7 @@ def test_evidence_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "trials").write_text("a file is in the way")
     store = FileEvidence(tmp_path, FakeEngine(), {})
-    with pytest.raises(EvidenceError, match=r"trials.*free space"):
+    with pytest.raises(EvidenceError, match=r"trials.*make it writable"):
         store.begin(REQUEST, "gpu01")
 
 

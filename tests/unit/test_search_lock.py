@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import LedgerError, StudyUnwritable
-from tuner.search.lock import LOCK_FILE, ONLOOKER_S, StudyLock, describe_holder, holder_of
+from tuner.search.lock import LOCK_FILE, ONLOOKER_S, StudyLock, describe_holder, holder_of, require_unlocked
 
 
 def test_a_second_driver_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
@@ -95,3 +95,13 @@ def test_the_holder_is_named_while_it_holds(tmp_path: Path) -> None:
     assert f"process {os.getpid()} since" in (holder_of(tmp_path) or "")
     lock.release()
     assert holder_of(tmp_path) is None
+
+
+def test_a_study_that_runs_is_refused_before_anything_is_started_for_it(tmp_path: Path) -> None:
+    require_unlocked(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    lock = StudyLock.acquire(tmp_path)
+    with pytest.raises(LedgerError, match=f"process {os.getpid()}"):
+        require_unlocked(tmp_path)
+    lock.release()
+    require_unlocked(tmp_path)

@@ -11,6 +11,7 @@ Every trial has a folder ``trials/NNNN`` of its own::
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 from collections.abc import Iterable, Mapping
@@ -139,7 +140,8 @@ class FileEvidence:
 
 def cannot_write(folder: Path, error: OSError) -> EvidenceError:
     """Word an error of the file system for whoever can mend it."""
-    return EvidenceError(f"{folder}: cannot be written ({error.strerror}); free space, then run the same command again")
+    remedy = "free space" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "make it writable"
+    return EvidenceError(f"{folder}: cannot be written ({error.strerror}); {remedy}, then run the same command again")
 
 
 def _move_aside(folder: Path) -> None:

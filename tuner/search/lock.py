@@ -69,6 +69,26 @@ class StudyLock:
         self._path.unlink(missing_ok=True)
 
 
+def require_unlocked(directory: Path) -> None:
+    """Hold that no driver runs the study, before anything is started for it; writes nothing.
+
+    Raises:
+        LedgerError: another process runs it (the message names it).
+        StudyUnwritable: the lock cannot be looked at.
+    """
+    path = directory / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StudyUnwritable(f"{path}: cannot be read ({error.strerror}); make it readable") from error
+    try:
+        _flock_patiently(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
 def _locked(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

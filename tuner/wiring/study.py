@@ -20,6 +20,7 @@ from tuner.ports import Executor, RunObserver
 from tuner.runtime.campaign import Campaign
 from tuner.runtime.evidence import FileEvidence
 from tuner.search.ledger import check_ledger, open_ledger
+from tuner.search.lock import require_unlocked
 from tuner.wiring.files import ResultFiles
 from tuner.wiring.host import build_host
 from tuner.wiring.preflight import check_hosts
@@ -74,6 +75,7 @@ def run_study(
 async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> RunSummary:
     adapter = engine(spec.engine)
     check_ledger(spec)
+    require_unlocked(Path(spec.directory))
     await check_hosts(spec, adapter)
     observer.starting("starting Ray, one worker a host")
     try:
