@@ -17,21 +17,17 @@ from pathlib import Path
 import pytest
 
 from tuner.simulator import host, profile
-from tuner.testing.simulated_host import SimulatedHost, SimulatedServer, simulated_host, wait_until
+from tuner.testing.simulated_host import (
+    COMMAND,
+    SimulatedHost,
+    SimulatedServer,
+    simulated_host,
+    speculation,
+    wait_until,
+)
 
 SHAPE = profile.load("qwen3.5-122b-a10b-4gpu")
-COMMAND = (
-    *("sglang", "serve", "--model-path", "Qwen/Qwen3.5-122B-A10B", "--host", "0.0.0.0", "--tp", "4"),
-    *("--attention-backend", "flashinfer", "--page-size", "1", "--enable-metrics"),
-)
 PROMPT = "Tell me about the sea and about every fish that swims in it, from the small to the great. "
-
-
-def speculation(steps: int) -> tuple[str, ...]:
-    return (
-        *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1"),
-        *("--speculative-num-draft-tokens", str(steps + 1), "--mem-fraction-static", "0.8"),
-    )
 
 
 @pytest.fixture

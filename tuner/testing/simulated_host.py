@@ -19,6 +19,20 @@ from typing import Any
 from tuner.simulator import host
 from tuner.simulator.book import Book
 
+COMMAND = (
+    *("sglang", "serve", "--model-path", "Qwen/Qwen3.5-122B-A10B", "--host", "0.0.0.0", "--tp", "4"),  # noqa: S104 - a simulated host has loopback only
+    *("--attention-backend", "flashinfer", "--page-size", "1", "--enable-metrics"),
+)
+"""What the tests' servers have in common; no speculation, no memory fraction."""
+
+
+def speculation(steps: int) -> tuple[str, ...]:
+    """Return the flags of a chain of ``steps`` draft tokens at the calibrated fraction."""
+    return (
+        *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1"),
+        *("--speculative-num-draft-tokens", str(steps + 1), "--mem-fraction-static", "0.8"),
+    )
+
 
 def wait_until(condition: Callable[[], bool], *, within_s: float = 30.0, what: str = "") -> None:
     """Poll until ``condition`` holds.
