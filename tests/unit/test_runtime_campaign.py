@@ -57,6 +57,7 @@ class Notes:
     parallel: int = 0
     most_parallel: int = 0
     on_event: Callable[[TrialEvent], None] = lambda _event: None
+    on_proposal: Callable[[], None] = lambda: None
     commands: dict[int, Command] = field(default_factory=dict)
 
     def begin_trial(self, request: TrialRequest) -> None:
@@ -96,7 +97,9 @@ class Observer:
 
     def starting(self, what: str) -> None: ...
     def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None: ...
-    def proposed(self, host: str, proposal: Proposal) -> None: ...
+    def proposed(self, host: str, proposal: Proposal) -> None:
+        self._notes.on_proposal()
+
     def event(self, host: str, number: int, event: TrialEvent) -> None: ...
     def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None: ...
 
@@ -218,6 +221,22 @@ def test_a_stop_interrupts_the_running_trial_and_tells_it() -> None:
     assert isinstance(notes.finished[-1][1], Interrupted)
     assert all(row.outcome is not None or row.host is None for row in optimizer.rows())
     assert hosts[0].service.gpu_bytes == 0
+
+
+def test_a_stop_that_comes_before_the_trial_has_begun_is_not_lost() -> None:
+    study = spec()
+    executor, hosts = inline(study, Start())
+    notes, optimizer = Notes(), optimizer_of(study)
+
+    async def main() -> bool:
+        running = campaign(study, executor, notes, optimizer)
+        stops: list[asyncio.Task[None]] = []
+        notes.on_proposal = lambda: stops.append(asyncio.ensure_future(running.stop()))
+        return await running.run()
+
+    assert asyncio.run(main()) is False
+    assert [type(outcome) for _, outcome in notes.finished] == [Interrupted]
+    assert not hosts[0].service.commands
 
 
 class DyingWorker:

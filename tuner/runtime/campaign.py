@@ -177,6 +177,9 @@ class Campaign:
                 self.observer.event(host, request.number, event)
                 if isinstance(event, StateEntered):
                     state = event.state
+                    if self._stopping:
+                        # Said again: the first stop may have come before the worker began the trial.
+                        await self.executor.stop(host)
                 if isinstance(event, TrialFinished):
                     return event.result
         except ExecutorFault as fault:
