@@ -19,7 +19,7 @@ import optuna
 import pytest
 
 from tuner.testing.project import Project
-from tuner.wiring.study import SAME_SIGNAL_S
+from tuner.wiring.signals import SAME_SIGNAL_S
 
 COUNTED = {"measured", "infeasible"}
 
@@ -83,6 +83,7 @@ def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(finished: 
     again = project.run()
     assert again.returncode == 0, again.stderr
     assert len(project.trials()) == 3, "a finished study runs nothing again"
+    assert "starting Ray" not in again.stderr
     project.wait_until_no_server()
 
 
@@ -134,6 +135,17 @@ def test_ctrl_c_once_cleans_up_saves_and_exits_with_130(project: Project) -> Non
     done = project.run()
     assert done.returncode == 0, done.stderr
     assert len(counted_assignments(project)) == 3
+
+
+def test_ctrl_c_while_ray_starts_ends_before_anything_has_begun(project: Project) -> None:
+    process = project.start("run", "--study", project.name)
+    assert process.stderr is not None
+    assert "starting Ray" in process.stderr.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert not (project.results / "study.db").exists()
 
 
 def test_ctrl_c_twice_leaves_at_once_and_no_server_stays(project: Project) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tuner.errors import EvidenceError, ExecutorFault, TooManyFaults, UsageError
 from tuner.execution.inline import InlineExecutor
-from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.space import Assignment, IntParameter, SearchSpace
 from tuner.model.study import ProcessHostSpec, StudySpec, TrialRow
 from tuner.model.trial import Command, TrialEvent, TrialFinished, TrialRequest, TrialResult
@@ -309,9 +309,30 @@ def test_a_base_command_that_the_server_refuses_is_the_persons_to_mend() -> None
     study = spec()
     executor, _ = inline(study, Start(death=Death(exit_status=2, log="fake: fatal: unrecognized --bath\n")))
     notes = Notes()
-    with pytest.raises(UsageError, match=r"refuses the base command.*unrecognized --bath"):
+    with pytest.raises(UsageError, match=r"base command does not start.*unrecognized --bath"):
         asyncio.run(campaign(study, executor, notes, optimizer_of(study)).run())
     assert len(notes.finished) == 1
+
+
+@pytest.mark.parametrize(
+    ("death", "goes_on"),
+    [
+        (Death(exit_status=1, log="a GPU that is not there\n"), False),
+        (Death(at=TrialState.LOADING, exit_status=1, log="fake: fatal: configuration: out of memory\n"), True),
+        (Death(at=TrialState.MEASURING, level=4, exit_status=1, log="who knows\n"), True),
+    ],
+)
+def test_a_base_command_that_dies_at_the_start_of_anything_but_memory_ends_the_study(
+    death: Death, goes_on: bool
+) -> None:
+    study = spec(trials=2)
+    executor, _ = inline(study, lambda command, _number: Start(death=death) if command == study.base else Start())
+    running = campaign(study, executor, Notes(), optimizer_of(study))
+    if goes_on:
+        assert asyncio.run(running.run())
+    else:
+        with pytest.raises(UsageError, match="does not start"):
+            asyncio.run(running.run())
 
 
 def test_arguments_that_are_refused_in_a_later_trial_are_only_infeasible() -> None:

@@ -137,6 +137,12 @@ RULES: tuple[Rule, ...] = (
         advice="the model is not on the host, or its name or token is wrong",
     ),
     Rule(
+        tokens=("invalid device ordinal", "no cuda gpus are available", "no cuda-capable device"),
+        cause=Cause.DEPENDENCY_MISMATCH,
+        config_fault=False,
+        advice="the host has fewer GPUs than the command asks for; lower --tp-size or use another host",
+    ),
+    Rule(
         tokens=(
             "illegal memory access",
             "cudaerrorillegaladdress",

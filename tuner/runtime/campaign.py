@@ -16,6 +16,18 @@ from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Proposal, RunObserver
 
+MEMORY_CAUSES = frozenset(
+    {
+        Cause.OOM_WEIGHTS,
+        Cause.KV_POOL_TOO_SMALL,
+        Cause.OOM_KV_POOL,
+        Cause.OOM_GRAPH_CAPTURE,
+        Cause.OOM_SERVING,
+        Cause.KV_SLOTS_EXHAUSTED,
+    }
+)
+"""Causes that another memory fraction or fewer draft tokens may cure."""
+
 FAULTS_IN_A_ROW = 3
 """Faults after which a host is set aside (design, section 4)."""
 
@@ -150,9 +162,9 @@ class Campaign:
         self.optimizer.tell(result)
         self.evidence.finish(result.number, result.outcome)
         self.observer.told(result, self.optimizer.rows())
-        if result.number == self._baseline and _is_refused(result.outcome):
+        if result.number == self._baseline and _cannot_start(result.outcome):
             raise UsageError(
-                f"study {self.spec.name}: the server refuses the base command as it stands: "
+                f"study {self.spec.name}: the base command does not start as it stands: "
                 f"{_last_words(result.outcome)}; mend [server] command and begin anew (move {self.spec.directory} away)"
             )
         if not isinstance(result.outcome, Faulted):
@@ -215,8 +227,17 @@ class Campaign:
             await self.executor.stop(host)
 
 
-def _is_refused(outcome: Outcome) -> bool:
-    return isinstance(outcome, Infeasible) and outcome.diagnosis.cause is Cause.REJECTED_ARGUMENTS
+def _cannot_start(outcome: Outcome) -> bool:
+    """Whether a baseline failed in a way that no tuned setting can cure.
+
+    A baseline that ran out of memory is what a study may be for; one that is refused, or
+    dies at the start of anything else, is a mistake in the command or on the host.
+    """
+    if not isinstance(outcome, Infeasible):
+        return False
+    at_the_start = outcome.state in (TrialState.DEPLOYING, TrialState.LOADING)
+    refused = outcome.diagnosis.cause is Cause.REJECTED_ARGUMENTS
+    return refused or (at_the_start and outcome.diagnosis.cause not in MEMORY_CAUSES)
 
 
 def _last_words(outcome: Outcome) -> str:

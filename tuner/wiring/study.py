@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +15,16 @@ from tuner.hosts.clock import SystemClock
 from tuner.model.plain import Json
 from tuner.model.study import StudySpec, TrialRow
 from tuner.ports import Executor, RunObserver
-from tuner.runtime.campaign import Campaign
+from tuner.runtime.campaign import Campaign, counted
 from tuner.runtime.evidence import FileEvidence
 from tuner.search.ledger import check_ledger, open_ledger
 from tuner.search.lock import require_unlocked
+from tuner.search.rows import read_study as read_stored
+from tuner.search.storage import DATABASE
 from tuner.wiring.files import ResultFiles
 from tuner.wiring.host import build_host
 from tuner.wiring.preflight import check_hosts
-
-INTERRUPTED = 130
-SAME_SIGNAL_S = 0.5
-"""`timeout` and some shells send a signal to a process and again to its group: that is one wish, not two."""
+from tuner.wiring.signals import StopSignals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +70,29 @@ def run_study(
 
 
 async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> RunSummary:
-    adapter = engine(spec.engine)
     check_ledger(spec)
     require_unlocked(Path(spec.directory))
-    await check_hosts(spec, adapter)
-    observer.starting("starting Ray, one worker a host")
-    try:
-        await executor.open()
-        return await _search(spec, observer, executor)
-    finally:
-        await executor.close()
+    if is_spent(spec):
+        with StopSignals(observer) as signals:
+            return await _search(spec, observer, executor, signals)
+    await check_hosts(spec, engine(spec.engine))
+    with StopSignals(observer) as signals:
+        observer.starting("starting Ray, one worker a host")
+        try:
+            await executor.open()
+            signals.check()
+            return await _search(spec, observer, executor, signals)
+        finally:
+            await executor.close()
 
 
-async def _search(spec: StudySpec, observer: RunObserver, executor: Executor) -> RunSummary:
+def is_spent(spec: StudySpec) -> bool:
+    """Whether an earlier run left nothing to do: no worker need be started to say so."""
+    directory = Path(spec.directory)
+    return (directory / DATABASE).exists() and counted(read_stored(directory, spec.name).rows) >= spec.trials
+
+
+async def _search(spec: StudySpec, observer: RunObserver, executor: Executor, signals: StopSignals) -> RunSummary:
     adapter = engine(spec.engine)
     ledger = open_ledger(spec, adapter.canonical)
     try:
@@ -104,8 +111,8 @@ async def _search(spec: StudySpec, observer: RunObserver, executor: Executor) ->
             observer=files,
             clock=SystemClock(),
         )
-        with _Signals(campaign, files):
-            complete = await campaign.run()
+        signals.begin(campaign)
+        complete = await campaign.run()
         rows = ledger.rows()
         files.write_tables(rows)
         files.write_plot(rows)
@@ -123,34 +130,3 @@ def facts_of(spec: StudySpec) -> dict[str, Json]:
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-
-
-class _Signals:
-    """While inside: the first Ctrl-C or SIGTERM stops the campaign, the second leaves at once."""
-
-    def __init__(self, campaign: Campaign, observer: RunObserver) -> None:
-        self._campaign = campaign
-        self._observer = observer
-        self._stopping: asyncio.Task[None] | None = None
-        self._since_s = 0.0
-
-    def __enter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal)
-
-    def __exit__(self, *_: object) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-    def _on_signal(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if self._stopping is not None and now_s - self._since_s < SAME_SIGNAL_S:
-            return
-        if self._stopping is not None:
-            self._observer.remark("leaving at once; the servers are stopped by their supervisors")
-            os._exit(INTERRUPTED)
-        self._observer.remark("stopping: ending the running trials and cleaning up; once more leaves at once")
-        self._since_s = now_s
-        self._stopping = asyncio.ensure_future(self._campaign.stop())

@@ -1,0 +1,76 @@
+"""What Ctrl-C and SIGTERM do to a run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Final, Protocol, Self
+
+from tuner.ports import RunObserver
+
+INTERRUPTED: Final = 130
+SAME_SIGNAL_S: Final = 0.5
+"""`timeout` and some shells send a signal to a process and again to its group: that is one wish, not two."""
+
+
+class Stoppable(Protocol):
+    """What a signal stops."""
+
+    async def stop(self) -> None:
+        """End what runs; whoever runs it returns when it has ended."""
+
+
+class StopSignals:
+    """While inside: the first Ctrl-C or SIGTERM asks for a clean end, the second leaves at once."""
+
+    def __init__(self, observer: RunObserver) -> None:
+        self._observer = observer
+        self._run: Stoppable | None = None
+        self._since_s: float | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    def check(self) -> None:
+        """Go no further when a signal came before anything has begun that would need cleaning.
+
+        Raises:
+            KeyboardInterrupt: one did.
+        """
+        if self._since_s is not None:
+            raise KeyboardInterrupt
+
+    def begin(self, run: Stoppable) -> None:
+        """Name what a signal stops from now on.
+
+        Raises:
+            KeyboardInterrupt: a signal came before.
+        """
+        self.check()
+        self._run = run
+
+    def _on_signal(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._since_s is None:
+            self._since_s = now_s
+            self._first()
+        elif now_s - self._since_s >= SAME_SIGNAL_S:
+            self._observer.remark("leaving at once; the servers are stopped by their supervisors")
+            os._exit(INTERRUPTED)
+
+    def _first(self) -> None:
+        if self._run is None:
+            self._observer.remark("stopping as soon as Ray is up: nothing has begun; once more leaves at once")
+            return
+        self._observer.remark("stopping: ending the running trials and cleaning up; once more leaves at once")
+        self._stopping = asyncio.ensure_future(self._run.stop())
