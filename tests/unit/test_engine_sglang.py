@@ -240,3 +240,14 @@ def test_the_names_of_flags_in_the_line_of_settings_are_no_cause() -> None:
     reader.feed("[2026-11-30 12:00:09 TP0] Load weight begin. avail mem=44.0 GB\n")
     verdict = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
     assert verdict.cause is Cause.UNKNOWN
+
+
+def test_fewer_gpus_than_the_command_asks_for_is_the_hosts_and_not_a_kernels_fault() -> None:
+    reader = SGLANG.log_reader()
+    reader.feed("[2026-11-30 12:00:00] server_args={'tp_size': 4}\n")
+    reader.feed("[2026-11-30 12:00:02 TP1] Scheduler hit an exception: Traceback (most recent call last):\n")
+    reader.feed("torch.AcceleratorError: CUDA error: invalid device ordinal\n")
+    verdict = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.DEPLOYING, signals_sent=())
+    assert verdict.cause is Cause.DEPENDENCY_MISMATCH
+    assert verdict.config_fault is False
+    assert "--tp-size" in verdict.advice

@@ -133,9 +133,13 @@ class LegProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegFinished:
-    """A leg is done, with every request of it; ``kind`` is ``ladder`` or ``soak``."""
+    """A leg is done, with every request of it; ``kind`` is ``ladder`` or ``soak``.
+
+    ``unix_offset_s`` added to a request's times gives Unix time.
+    """
 
     at_s: float
+    unix_offset_s: float
     leg: LegResult
     requests: tuple[RequestRecord, ...]
     kind: str = "ladder"
@@ -143,9 +147,13 @@ class LegFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmedUp:
-    """The warm-up is over; its requests are kept and count for nothing."""
+    """The warm-up is over; its requests are kept and count for nothing.
+
+    ``unix_offset_s`` added to a request's times gives Unix time.
+    """
 
     at_s: float
+    unix_offset_s: float
     requests: tuple[RequestRecord, ...]
 
 

@@ -137,7 +137,9 @@ class Attempt:
         requests = self._workload.warmup_requests
         if requests:
             records = await self._guarded(self._host.load.warm_up(self._context.target, requests, min(4, requests)))
-            self._progress.emit(WarmedUp(at_s=self._host.clock.now_s(), requests=records))
+            self._progress.emit(
+                WarmedUp(at_s=self._host.clock.now_s(), unix_offset_s=self._unix_offset_s(), requests=records)
+            )
             if any(record.status is not RequestStatus.OK for record in records):
                 await self._fail_requests(records, "warming up")
         await self._flush()
@@ -179,7 +181,15 @@ class Attempt:
                 lambda elapsed_s, throughput: self._progress.leg(leg.concurrency, elapsed_s, throughput),
             )
         )
-        self._progress.emit(LegFinished(at_s=self._host.clock.now_s(), leg=result, requests=records, kind=kind))
+        self._progress.emit(
+            LegFinished(
+                at_s=self._host.clock.now_s(),
+                unix_offset_s=self._unix_offset_s(),
+                leg=result,
+                requests=records,
+                kind=kind,
+            )
+        )
         if result.failed or not result.completed:
             await self._fail_requests(records, f"concurrency {leg.concurrency}")
         return result
@@ -197,6 +207,9 @@ class Attempt:
                 advice=f"{len(failed)} of {len(records)} requests failed ({where}), and the server stayed up",
             )
         )
+
+    def _unix_offset_s(self) -> float:
+        return self._host.clock.now_s() - self._host.clock.monotonic_s()
 
     async def _flush(self) -> None:
         call = self._engine.flush_call()

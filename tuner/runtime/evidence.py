@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -22,7 +22,6 @@ from typing import TextIO
 from tuner.errors import EvidenceError
 from tuner.model.outcome import Outcome
 from tuner.model.plain import Json, plain, plain_fields
-from tuner.model.record import RequestRecord
 from tuner.model.trial import (
     LegFinished,
     LegProgress,
@@ -117,9 +116,9 @@ class FileEvidence:
             case LegProgress():
                 pass  # for the screen; the requests say it all
             case WarmedUp():
-                files.append("requests.jsonl", _request_lines("warmup", event.requests))
+                files.append("requests.jsonl", _request_lines("warmup", event))
             case LegFinished():
-                files.append("requests.jsonl", _request_lines(event.kind, event.requests))
+                files.append("requests.jsonl", _request_lines(event.kind, event))
                 files.append("events.jsonl", _line(event, at_s=event.at_s, leg=plain(event.leg), kind=event.kind))
             case TrialFinished():
                 files.write("result.json", plain(event.result))
@@ -154,8 +153,12 @@ def _move_aside(folder: Path) -> None:
     folder.rename(free)
 
 
-def _request_lines(kind: str, requests: Iterable[RequestRecord]) -> str:
-    return "".join(json.dumps({"kind": kind, **plain_fields(record)}) + "\n" for record in requests)
+def _request_lines(kind: str, event: WarmedUp | LegFinished) -> str:
+    """Word requests a line each; ``sent_unix_s`` lays them beside the events and the server's log."""
+    return "".join(
+        json.dumps({"kind": kind, "sent_unix_s": record.sent_s + event.unix_offset_s, **plain_fields(record)}) + "\n"
+        for record in event.requests
+    )
 
 
 def _line(event: TrialEvent, **content: Json) -> str:

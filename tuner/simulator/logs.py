@@ -21,6 +21,7 @@ class Log:
 
     def __init__(self, *, ranked: bool, line_end: str = "\n") -> None:
         self._ranked = ranked
+        self._shows_ms = os.environ.get("SGLANG_LOG_MS", "").lower() in ("1", "true", "yes")
         self._line_end = line_end
 
     def record(self, message: str, rank: int | None = None, *, stream: int = STDERR) -> None:
@@ -37,5 +38,8 @@ class Log:
             return  # nobody reads any more; a server does not die of that
 
     def _prefix(self, rank: int | None) -> str:
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        seconds = time.time()
+        now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+        if self._shows_ms:
+            now += f".{int(seconds % 1 * 1000):03d}"
         return f"{now} TP{rank}" if rank is not None and self._ranked else now

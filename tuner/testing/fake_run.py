@@ -113,7 +113,7 @@ def leg(at_s: float, concurrency: int, throughput: float) -> LegFinished:
         client_cpu_share=0.1,
         client_lag_p99_s=0.001,
     )
-    return LegFinished(at_s=at_s, leg=result, requests=())
+    return LegFinished(at_s=at_s, unix_offset_s=0.0, leg=result, requests=())
 
 
 def result(number: int, assignment: Assignment, outcome: Outcome, *, host: str = "sim0", at_s: float) -> TrialResult:
