@@ -128,6 +128,11 @@ def test_every_field_of_a_workload_can_be_written() -> None:
         (lambda c: c["server"].update(command="sglang serve"), 'server.command: is "sglang serve", but must be a list'),
         (lambda c: c["server"].update(command=[]), "server.command: must not be empty"),
         (lambda c: c["server"].update(command=[""]), 'server.command[0]: is "", but must be the program to start'),
+        (lambda c: c["server"].update(command=[" "]), 'server.command[0]: is " ", but must be the program to start'),
+        (
+            lambda c: c["server"].update(command=["sglang serve", "--port", "1"]),
+            'server.command[0]: must be the program alone, one word: split it into one text a word, ["sglang", ...]',
+        ),
         (lambda c: c["server"].update(command=["a", 8]), "server.command[1]: is 8, but must be a text in quotes"),
         (lambda c: c["server"].update(command=["a", "b\0"]), "server.command[1]: holds a NUL character"),
         (lambda c: c["server"]["env"].update({"A=B": "x"}), 'server.env: "A=B" cannot name an environment variable'),
@@ -230,3 +235,23 @@ def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "studies" / "s.toml").write_text('engine = "sglang"\nspace = sglang-mtp\n')
     with pytest.raises(StudyFileError, match=r"^studies/s.toml: is not valid TOML: .*line 2"):
         read_study(tmp_path, "s")
+
+
+def test_a_program_in_a_folder_with_a_space_is_taken() -> None:
+    study = parse(changed(lambda c: c["server"].update(command=["/opt/my tools/sglang", "serve"])))
+    assert study.command.argv[0] == "/opt/my tools/sglang"
+
+
+@pytest.mark.parametrize(
+    ("program", "first"),
+    [
+        ("python -m sglang.launch_server --api-key s3cret", "python"),
+        ("/opt/bin/sglang serve", "/opt/bin/sglang"),
+        ("python -m models/launch.py", "python"),
+        ("sglang\tserve", "sglang"),
+    ],
+)
+def test_a_whole_command_line_is_no_program_and_its_secrets_are_not_shown(program: str, first: str) -> None:
+    line = refusal(changed(lambda c: c["server"].update(command=[program])))
+    assert line.startswith("server.command[0]: must be the program alone, one word: split it")
+    assert line.endswith(f'["{first}", ...]')

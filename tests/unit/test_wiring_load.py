@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     place = tmp_path / "checkout"
     shutil.copytree(CHECKOUT / "search_spaces", place / "search_spaces")
     (place / "studies").mkdir()
-    Project(place).write()
+    Project(place).write(port=30000)
     return place
 
 
@@ -69,6 +69,22 @@ def test_a_fault_that_the_simulated_host_does_not_know_is_refused(root: Path, gi
 def test_faults_that_exist_are_taken(root: Path) -> None:
     change(root / STUDY, "faults = []", 'faults = ["nccl-flake:0.2", "no-newline"]')
     load_study(root, "tiny")
+
+
+@pytest.mark.parametrize(
+    ("port", "words"),
+    [
+        ("99999", "--port is 99999, but must be from 1 to 65535"),
+        ("0", "--port is 0, but must be from 1 to 65535"),
+        ("-1", "--port is -1, but must be from 1 to 65535"),
+        ("http", "--port needs a whole number, not 'http'"),
+    ],
+)
+def test_a_port_that_no_server_can_have_is_refused(root: Path, port: str, words: str) -> None:
+    change(root / STUDY, '"--port", "30000"', f'"--port", "{port}"')
+    line = refusal(root)
+    assert line.startswith("studies/tiny.toml: server.command: ")
+    assert words in line
 
 
 def chain_only(root: Path) -> None:

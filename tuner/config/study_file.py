@@ -215,8 +215,13 @@ def _laid_over(workload: Workload, table: _WorkloadTable) -> Workload:
 
 def _command_problems(server: _ServerTable) -> list[Problem]:
     problems = []
-    if not server.command[0]:
-        problems.append(Problem(key="server.command[0]", text='is "", but must be the program to start'))
+    if not server.command[0].strip():
+        text = f"is {quoted(server.command[0])}, but must be the program to start"
+        problems.append(Problem(key="server.command[0]", text=text))
+    elif _is_several_words(server.command[0]):
+        first = quoted(server.command[0].split()[0])  # the rest may hold a secret
+        text = f"must be the program alone, one word: split it into one text a word, [{first}, ...]"
+        problems.append(Problem(key="server.command[0]", text=text))
     for index, word in enumerate(server.command):
         if "\0" in word:
             problems.append(Problem(key=f"server.command[{index}]", text="holds a NUL character"))
@@ -226,6 +231,12 @@ def _command_problems(server: _ServerTable) -> list[Problem]:
         if not key or "=" in key or "\0" in key
     ]
     return problems
+
+
+def _is_several_words(program: str) -> bool:
+    """Whether a whole command line stands where the program should; its folder may hold spaces."""
+    name = program.rpartition("/")[2]
+    return any(letter.isspace() for letter in name) or " -" in program
 
 
 def _workload_problems(workload: Workload, key: str) -> list[Problem]:

@@ -20,6 +20,7 @@ from tuner.search.identity import fingerprint
 from tuner.search.samplers import SAMPLERS, Setting, make_strategy
 from tuner.simulator import faults, profile
 
+HIGHEST_PORT = 65535
 CORNERS = 1024
 PROBES = 100
 """Combinations and values tried, at most about so many; the first few settle it unless something is wrong."""
@@ -34,10 +35,21 @@ def load_study(root: Path, name: str, overrides: Overrides | None = None) -> Stu
     known = Known(engines=ENGINES, samplers=SAMPLERS, profiles=profile.names())
     study = read_study(root, name)
     spec = resolve(study, root=root, known=known, overrides=overrides)
+    _check_port(study, spec)
     _check_faults(study)
     _check_search(study, spec)
     prompts = load_prompts(spec.workload.prompts)  # a bad line is refused now, not by a worker later
     return replace(spec, prompts_digest=fingerprint([prompt.text for prompt in prompts]))
+
+
+def _check_port(study: StudyFile, spec: StudySpec) -> None:
+    try:
+        port = ENGINES[spec.engine].port(spec.base)
+        problem = None if 1 <= port <= HIGHEST_PORT else f"--port is {port}, but must be from 1 to {HIGHEST_PORT}"
+    except UsageError as error:
+        problem = str(error)
+    if problem is not None:
+        raise failure(study.shown, [Problem(key="server.command", text=problem)])
 
 
 def _check_faults(study: StudyFile) -> None:
