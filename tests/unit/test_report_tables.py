@@ -122,11 +122,19 @@ def test_json_says_what_the_numbers_are_and_holds_the_front_only() -> None:
 
 def test_the_gain_is_told_in_words() -> None:
     assert gain_lines(ROWS, HEADING) == (
-        "best single-request throughput: 234.0 tok/s in trial 0, +0.0 % against today's 234.0",
+        "best single-request throughput: 234.0 tok/s in trial 0: today's settings are the best measured so far",
         "best aggregate throughput: 2400.0 tok/s in trial 1, +21.3 % against today's 1979.0",
         "1 infeasible: OOM serving 1",
     )
     assert gain_lines(ROWS[3:4], HEADING)[0].startswith("no gain can be stated")
+
+
+def test_a_baseline_that_was_run_again_is_still_today() -> None:
+    again = (ROWS[1], replace(row(4, 3, measured(234, 1979)), baseline=True))
+    assert gain_lines(again, HEADING) == (
+        "best single-request throughput: 234.0 tok/s in trial 4: today's settings are the best measured so far",
+        "best aggregate throughput: 2400.0 tok/s in trial 1, +21.3 % against today's 1979.0",
+    )
 
 
 def test_words_are_written_as_a_reader_would() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -82,3 +83,12 @@ def test_at_last_the_settings_are_cut_and_never_the_results() -> None:
 
 def test_without_trial_0_there_is_no_gain_to_tell() -> None:
     assert drawn(100, base=None)[-1].rstrip().endswith("- / -")
+
+
+def test_a_baseline_that_was_run_again_is_what_all_are_compared_with_and_says_so() -> None:
+    again = replace(row(4, mtp(3), measured(234, 1800)), baseline=True)
+    lines = drawn(80, base=again)
+    assert lines[-1].split()[:2] == ["4", "(today)"]
+    assert lines[-4].split()[-1] == "today"
+    assert "trial 0" not in " ".join(" ".join(lines).split())
+    assert not any("(today)" in line for line in lines[:-1])

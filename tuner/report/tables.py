@@ -11,7 +11,7 @@ import pandas as pd
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
-from tuner.report.front import Heading, baseline_row, best_gain, causes, estimates, front_rows, infeasible_rows
+from tuner.report.front import Gain, Heading, baseline_row, best_gain, causes, estimates, front_rows, infeasible_rows
 
 Cell = Value | bool | None
 ACRONYMS = frozenset({"oom", "kv", "cuda"})
@@ -138,11 +138,8 @@ def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
     """Return what was gained against the baseline, and what could not run, in plain words."""
     every = tuple(rows)
     gains = best_gain(every, heading.objectives)
-    lines = [
-        f"best {words(gain.objective.name)}: {gain.best:.1f} {gain.objective.unit} in trial {gain.trial},"
-        f" {_percent(gain.percent)} against today's {gain.baseline:.1f}"
-        for gain in gains
-    ]
+    today = baseline_row(every)
+    lines = [_gain_line(gain, is_today=today is not None and gain.trial == today.number) for gain in gains]
     if not gains:
         lines.append("no gain can be stated: the command line as it stands was not measured")
     dead = infeasible_rows(every)
@@ -150,6 +147,13 @@ def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
         reasons = ", ".join(f"{words(cause)} {count}" for cause, count in causes(every))
         lines.append(f"{len(dead)} infeasible: {reasons}")
     return tuple(lines)
+
+
+def _gain_line(gain: Gain, *, is_today: bool) -> str:
+    best = f"best {words(gain.objective.name)}: {gain.best:.1f} {gain.objective.unit} in trial {gain.trial}"
+    if is_today:
+        return f"{best}: today's settings are the best measured so far"
+    return f"{best}, {_percent(gain.percent)} against today's {gain.baseline:.1f}"
 
 
 def _percent(percent: float | None) -> str:

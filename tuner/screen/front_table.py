@@ -38,9 +38,9 @@ class FrontTable:
     Attributes:
         names: parameters and their short names, in the order of the space.
         front: measured trials, in the order of the lines.
-        base: trial 0 for comparison; None while it is not measured.
+        base: the baseline for comparison, "today"; None while it is not measured.
         most: lines shown at most; the rest is counted. None: all.
-        with_base: show trial 0 below the front when it is not on it.
+        with_base: show the baseline below the front when it is not on it.
         intervals: show the 95 % intervals, and at which concurrency the aggregate was, where there is room.
     """
 
@@ -106,7 +106,7 @@ class FrontTable:
         if layout.intervals:
             table.add_column("at", justify="right", no_wrap=True)
         if layout.gains:
-            table.add_column("against\ntrial 0", justify="right", no_wrap=True)
+            table.add_column("against\ntoday", justify="right", no_wrap=True)
         for row in self._shown():
             table.add_row(*self._cells(row, layout), style=None if row in self.front else "dim")
         return table
@@ -127,7 +127,8 @@ class FrontTable:
                 for estimate, zero in zip(found, base, strict=True)
             ]
             cells.append(" / ".join(against))
-        return [str(row.number), *cells]
+        # By its mark and not by its number: after an interruption the baseline runs again as another trial.
+        return [f"{row.number} (today)" if row.baseline else str(row.number), *cells]
 
     def _caption(self, layout: _Layout) -> str | None:
         shown = self._shown()
