@@ -11,7 +11,7 @@ from rich.console import Console
 from tuner.model.outcome import Outcome, TrialState
 from tuner.model.space import Assignment, ChoiceParameter, IntParameter, SearchSpace
 from tuner.model.trial import LegProgress, StateEntered
-from tuner.screen.live import LiveScreen, RunScreen, folded, ladder_table
+from tuner.screen.live import LiveScreen, RunScreen, folded, ladder_table, remark_lines
 from tuner.screen.view import LevelView, RunView
 from tuner.testing.fake_run import MTP, infeasible, measured, mtp, proposal, result, row, spec_of, trial_events
 
@@ -143,6 +143,25 @@ def test_a_long_front_is_cut_after_its_best_trials() -> None:
     text = "\n".join(drawn(view, 80))
     assert "front so far: 12 trials" in text
     assert "and 4 more" in text
+
+
+def test_a_remark_keeps_its_end_which_says_what_to_do() -> None:
+    view = view_of()
+    text = (
+        "host sim0: 3 faults in a row, the last: NCCL error 5 in rank 2; it is set aside until the run is begun again"
+    )
+    view.remark(text, 1020.0)
+    lines = drawn(view, 80)
+    assert lines[-2][9:].startswith("host sim0: 3 faults in a row")
+    assert " ".join([lines[-2][9:].strip(), lines[-1].strip()]) == text
+    assert max(map(len, lines)) <= 80
+
+
+def test_long_remarks_push_the_oldest_out() -> None:
+    remarks = [(0.0, "first"), (0.0, "b " * 12 + "end"), (0.0, "c " * 12 + "end"), (0.0, "d")]
+    assert [line[9:] for line in remark_lines(remarks, 30)] == ["c c c c c c c c c c c", "c end", "d"]
+    assert len(remark_lines(remarks[:3], 30)) == 4
+    assert remark_lines([], 30) == []
 
 
 def test_settings_are_folded_between_settings_only() -> None:

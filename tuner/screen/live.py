@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from tuner.screen.view import HostView, LevelView, RunView
 from tuner.screen.words import (
     NOT_MEASURED,
     SEPARATOR,
+    counted,
     duration,
     outcome_words,
     rate,
@@ -36,6 +38,8 @@ _TWO_PANELS_FROM = 110
 """Columns from which two hosts stand side by side."""
 _LEVEL_WIDTH = 8
 _REDRAWS_PER_S = 4
+_REMARK_LINES = 4
+_REMARK_INDENT = " " * len("12:03:44 ")
 
 
 class LiveScreen:
@@ -136,11 +140,11 @@ class RunScreen:
         yield self._hosts(view.spec, width)
         front = view.front()
         if front and not view.ended:
-            title = f"front so far: {len(front)} {'trial' if len(front) == 1 else 'trials'}"
+            title = f"front so far: {counted(len(front), 'trial')}"
             shown = FrontTable(title=title, names=view.names, front=front, base=view.base(), most=_FRONT_ROWS)
             yield shown.fitted(console, width)
-        for at_s, text in tuple(view.remarks):
-            yield Text(f"{time_of_day(at_s)} {text}", style="dim", overflow="ellipsis", no_wrap=True)
+        for line in remark_lines(tuple(view.remarks), width):
+            yield Text(line, style="dim", overflow="ellipsis", no_wrap=True)
 
     def _head(self, spec: StudySpec, width: int) -> RenderableType:
         view = self._view
@@ -149,9 +153,9 @@ class RunScreen:
             title.append("  ")
             title.append(" SIMULATED ", style="black on yellow")
         title.append(f"  {spec.engine}, space {spec.space.name}, sampler {spec.sampler}", style="dim")
-        facts = [f"{view.done} of {spec.trials} trials", f"{view.left} left"]
+        facts = [f"{view.done} of {counted(spec.trials, 'trial')}", f"{view.left} left"]
         facts += [f"{view.infeasible} infeasible"] if view.infeasible else []
-        facts += [f"{view.faults} faults"] if view.faults else []
+        facts += [counted(view.faults, "fault")] if view.faults else []
         facts.append(f"{duration(self._now_s - view.started_s)} gone")
         left_s = view.time_left_s(self._now_s)
         if left_s:
@@ -202,6 +206,24 @@ class RunScreen:
         if extra:
             text.append(f"{SEPARATOR}{' '.join(extra.split())}", style="dim")
         return text
+
+
+def remark_lines(remarks: Sequence[tuple[float, str]], width: int) -> list[str]:
+    """Write remarks, the last one below, in two lines each where one is too short.
+
+    What to do about something stands at the end of its remark. When that takes too many lines
+    in all, the oldest go: a screen that is too high loses its end.
+    """
+    lines: list[str] = []
+    for at_s, text in reversed(remarks):
+        line = f"{time_of_day(at_s)} {text}"
+        first = textwrap.wrap(line, width, break_on_hyphens=False)[0]
+        rest = line[len(first) :].lstrip()
+        parts = [first, f"{_REMARK_INDENT}{rest}"] if rest else [first]
+        if len(lines) + len(parts) > _REMARK_LINES:
+            break
+        lines = parts + lines
+    return lines
 
 
 def folded(text: str, width: int) -> list[str]:

@@ -12,7 +12,7 @@ from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import LegFinished, Remark, StateEntered, TrialEvent, TrialResult
 from tuner.ports import Proposal
 from tuner.screen.view import RunView, leg_throughput
-from tuner.screen.words import duration, outcome_words, rate, settings, state_words, time_of_day
+from tuner.screen.words import counted, duration, outcome_words, rate, settings, state_words, time_of_day
 
 _TOLD_OTHERWISE = frozenset({TrialState.PROPOSED, TrialState.MEASURING, TrialState.JUDGING, TrialState.DONE})
 """States whose line would repeat another: the proposal, each leg's result, the outcome."""
@@ -53,7 +53,7 @@ class PlainScreen:
         badge = "SIMULATED: " if spec.simulated else ""
         hosts = ", ".join(host.name for host in spec.hosts)
         done = f", {self.view.done} done already" if rows else ""
-        self._line(self._now(), f"{badge}study {spec.name}: {spec.trials} trials on {hosts}{done}")
+        self._line(self._now(), f"{badge}study {spec.name}: {counted(spec.trials, 'trial')} on {hosts}{done}")
 
     def proposed(self, host: str, proposal: Proposal) -> None:
         """Say which configuration a host takes."""

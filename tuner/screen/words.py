@@ -33,6 +33,11 @@ def gain(value: float, base: float | None) -> str:
     return f"{100 * (value / base - 1):+.0f}%"
 
 
+def counted(number: int, what: str) -> str:
+    """Write ``1 round`` or ``24 rounds``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def duration(seconds: float) -> str:
     """Write a duration as ``4 s``, ``02:41`` or ``3:02:41``."""
     whole = max(0, int(seconds))
