@@ -6,14 +6,14 @@ missing · 4 too many faults · 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
-import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 from rich.console import Console, RenderableType
@@ -27,8 +27,10 @@ from tuner.config.study_file import HIGHEST_SEED, read_study
 from tuner.errors import EvidenceError, HostFault, PreflightError, StudyFileError, TooManyFaults, TunerError, UsageError
 from tuner.model.names import short_names
 from tuner.model.study import StudySpec
+from tuner.screen.again import command_again, dashboard_program
 from tuner.screen.front_table import FrontTable
 from tuner.screen.live import LiveScreen
+from tuner.screen.pipe import PatientOutput
 from tuner.screen.plain import PlainScreen
 from tuner.screen.plan import command_lines, ending_lines, plan_lines
 from tuner.screen.status import status_line, status_table
@@ -45,8 +47,6 @@ _EXIT_CODES: tuple[tuple[type[TunerError], int], ...] = (
     (HostFault, 3),
     (TooManyFaults, 4),
 )
-SCRIPT = "TUNER_SCRIPT"
-"""Environment variable in which scripts/run says under which name it was called."""
 _PIPE_WIDTH = 240
 """Columns of a table that is not on a terminal: nothing is cut for whoever reads it."""
 
@@ -61,7 +61,8 @@ class Format(enum.Enum):
     CSV = "csv"
 
 
-Study = Annotated[str, typer.Option("--study", help="Name of the study: studies/NAME.toml.")]
+Named = Annotated[str | None, typer.Argument(metavar="STUDY", help="Name of the study: studies/STUDY.toml.")]
+Study = Annotated[str | None, typer.Option("--study", help="The same as an option.")]
 Root = Annotated[Path, typer.Option("--root", help="The folder that holds studies/ and search_spaces/.")]
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials that count, instead of the file's.")]
 Sampler = Annotated[str | None, typer.Option(help="Sampler, instead of the file's.")]
@@ -94,7 +95,9 @@ def _options(
 
 @app.command()
 def run(  # noqa: PLR0913, PLR0917  each is an option
-    study: Study,
+    context: typer.Context,
+    named: Named = None,
+    study: Study = None,
     root: Root = HERE,
     trials: Trials = None,
     sampler: Sampler = None,
@@ -111,7 +114,8 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
     Twice leaves at once.
     """
     overrides = Overrides(trials=trials, sampler=sampler, seed=seed, speed=speed, simulated_hosts=hosts, host=host)
-    spec = _load(root, study, overrides)
+    name = _chosen(named, study)
+    spec = _load(root, name, overrides)
     from tuner.wiring.study import run_study  # noqa: PLC0415  see _load
 
     console = Console(stderr=True)
@@ -121,15 +125,20 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
     screen = LiveScreen(console, front_stays=front_stays) if live else PlainScreen(_prose)
     with screen:
         summary = run_study(spec, screen, ray_address=ray_address)
-    gains = _print_front(summary.directory, study, Format.TABLE)
-    again, viewer = command_again(root, study, os.environ), dashboard_program()
-    _prose_lines(ending_lines(spec, gains, complete=summary.complete, again=again, viewer=viewer))
+    gains = _print_front(summary.directory, name, Format.TABLE)
+    # Out of the context, so that no option that is added later is forgotten.
+    given = {f"--{key.replace('_', '-')}": value for key, value in context.params.items()}
+    again = None if summary.complete else command_again(name, given, os.environ)
+    width = console.width if console.is_terminal else None
+    for line in ending_lines(spec, gains, again=again, viewer=dashboard_program(), width=width):
+        _prose(line)
     return 0 if summary.complete else INTERRUPTED
 
 
 @app.command()
 def validate(  # noqa: PLR0913, PLR0917  each is an option
-    study: Study,
+    named: Named = None,
+    study: Study = None,
     root: Root = HERE,
     trials: Trials = None,
     sampler: Sampler = None,
@@ -140,7 +149,7 @@ def validate(  # noqa: PLR0913, PLR0917  each is an option
 ) -> int:
     """Print trial 0's command and the plan; touch nothing."""
     overrides = Overrides(trials=trials, sampler=sampler, seed=seed, speed=speed, simulated_hosts=hosts, host=host)
-    spec = _load(root, study, overrides)
+    spec = _load(root, _chosen(named, study), overrides)
     from tuner.engines import engine  # noqa: PLC0415  see _load
 
     scrub = engine(spec.engine).scrub
@@ -150,31 +159,45 @@ def validate(  # noqa: PLR0913, PLR0917  each is an option
 
 
 @app.command()
-def status(study: Study, root: Root = HERE) -> int:
+def status(named: Named = None, study: Study = None, root: Root = HERE) -> int:
     """Print what runs and what is finished, also during a run."""
     from tuner.search.rows import read_study as read_stored  # noqa: PLC0415  seconds, only where it is needed
 
-    directory = _directory(root, study)
-    stored = read_stored(directory, study)
+    name = _chosen(named, study)
+    directory = _directory(root, name)
+    stored = read_stored(directory, name)
     driver = running_driver(directory)
-    print(status_line(study, stored.rows, trials=stored.trials, simulated=stored.simulated, driver=driver))
+    print(status_line(name, stored.rows, trials=stored.trials, simulated=stored.simulated, driver=driver))
     table = status_table(stored.rows, stored.parameters, running=driver is not None)
     _print_table(lambda _console: table)
     return 0
 
 
 @app.command()
-def front(study: Study, root: Root = HERE, as_format: AsFormat = Format.TABLE) -> int:
+def front(named: Named = None, study: Study = None, root: Root = HERE, as_format: AsFormat = Format.TABLE) -> int:
     """Print the Pareto front found so far, also during a run."""
-    _print_front(_directory(root, study), study, as_format)
+    name = _chosen(named, study)
+    _print_front(_directory(root, name), name, as_format)
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with (
+        contextlib.redirect_stdout(cast("TextIO", PatientOutput(sys.stdout))),
+        contextlib.redirect_stderr(cast("TextIO", PatientOutput(sys.stderr))),
+    ):
+        try:
+            return _done(given or ["--help"])
+        finally:
+            with contextlib.suppress(OSError):  # a full disk: said already, or soon by Python
+                sys.stdout.flush()
+
+
+def _done(given: list[str]) -> int:
     try:
-        code = app(args=given or ["--help"], prog_name="tuner", standalone_mode=False)
+        code = app(args=given, prog_name="tuner", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
         return _failed(error.format_message(), 2)
@@ -182,9 +205,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(error), exit_code(error))
     except (KeyboardInterrupt, Abort):
         return _failed("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our data has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception:  # noqa: BLE001  the last place that can say what to do about a bug
         traceback.print_exc()
         return _failed(f"this is a bug in tuner {__version__}: please report it with the lines above", BUG)
@@ -203,17 +223,14 @@ def running_driver(directory: Path) -> str | None:
     return holder_of(directory)
 
 
-def command_again(root: Path, study: str, environ: Mapping[str, str]) -> str:
-    """Return the command that runs the study, as the reader gave it."""
-    script = environ.get(SCRIPT)
-    words = [script, study] if script else ["python", "-m", "tuner", "run", "--study", study]
-    return shlex.join(words if root == HERE else [*words, "--root", str(root)])
-
-
-def dashboard_program(python: Path = Path(sys.executable)) -> str:
-    """Return optuna-dashboard as a shell finds it: the one of this environment, which need not be on PATH."""
-    beside = python.with_name("optuna-dashboard")
-    return shlex.quote(str(beside)) if beside.exists() else beside.name
+def _chosen(named: str | None, study: str | None) -> str:
+    """Return the study's name, which is given in one of two ways."""
+    if named is not None and study is not None:
+        raise UsageError(f"the study is named twice, {quoted(named)} and {quoted(study)}: give STUDY or --study STUDY")
+    name = study if named is None else named
+    if name is None:
+        raise UsageError("no study is named: give STUDY or --study STUDY")
+    return name
 
 
 def _load(root: Path, study: str, overrides: Overrides) -> StudySpec:
@@ -276,11 +293,6 @@ def _print_table(draw: Callable[[Console], RenderableType]) -> None:
 
 def _prose(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _prose_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        _prose(line)
 
 
 def _failed(message: str, code: int) -> int:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +31,8 @@ def replace(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "place", "remedy"),
     [
+        (in_study('"--port", "', '"--port", "9'), "studies/tiny.toml: server.command", "must be from 1 to 65535"),
+        (in_study('"sglang", "serve"', '"sglang serve"'), "studies/tiny.toml: server.command[0]", "split it into"),
         (in_study("trials =", "trails ="), "studies/tiny.toml: budget.trails", "did you mean trials?"),
         (in_study("trials = 3", 'trials = "3"'), "studies/tiny.toml: budget.trials", "must be a whole number"),
         (in_study("seed = 3", "seed = 4294967296"), "studies/tiny.toml: seed", "must be at most 4294967295"),
@@ -74,7 +79,8 @@ def test_a_wrong_file_is_refused(project: Project, spoil: Callable[[Project], No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run",), "Missing option '--study'"),
+        (("run",), "give STUDY or --study STUDY"),
+        (("run", "tiny", "--study", "tiny"), "give STUDY or --study STUDY"),
         (("run", "--study", "tiny", "--trails", "3"), "No such option: --trails"),
         (("run", "--study", "tiny", "--trials", "0"), "--trials"),
         (("run", "--study", "tiny", "--trials", "many"), "--trials"),
@@ -125,3 +131,32 @@ def test_without_a_command_tuner_says_what_it_can_do(project: Project) -> None:
     done = project.tuner()
     assert done.returncode == 0
     assert "validate" in done.stdout
+
+
+def unread(project: Project, *arguments: str, lines: int = 0) -> tuple[int, str]:
+    """Run tuner into a pipe whose reader leaves after ``lines``; return its exit code and its prose."""
+    reading, writing = os.pipe()
+    if not lines:
+        os.close(reading)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuner", *arguments], cwd=project.root, stdout=writing, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(writing)
+        if lines:
+            with os.fdopen(reading) as reader:
+                for _ in range(lines):
+                    assert reader.readline()
+        _, prose = process.communicate()
+    return process.returncode, prose
+
+
+@pytest.mark.parametrize("arguments", [("validate", "tiny"), ("--help",), ("--version",), ()], ids=" ".join)
+def test_a_reader_that_leaves_is_no_bug(project: Project, arguments: tuple[str, ...]) -> None:
+    assert unread(project, *arguments) == (0, "")
+    assert unread(project, *arguments, lines=1) == (0, "")
+
+
+def test_a_refusal_is_said_also_when_nobody_reads_the_output(project: Project) -> None:
+    code, prose = unread(project, "validate", "tinny")
+    assert code == 2
+    assert 'did you mean "tiny"?' in prose

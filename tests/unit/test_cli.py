@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tuner import __version__, errors
-from tuner.cli import HERE, SCRIPT, command_again, dashboard_program, exit_code, main, running_driver
+from tuner.cli import exit_code, main, running_driver
+from tuner.screen.again import SCRIPT, command_again, dashboard_program
 from tuner.search.lock import StudyLock
 
 EXPECTED = {
@@ -78,9 +79,49 @@ def test_looking_does_not_keep_a_driver_out(tmp_path: Path) -> None:
 
 
 def test_the_command_that_goes_on_is_the_one_the_reader_gave() -> None:
-    assert command_again(HERE, "s", {}) == "python -m tuner run --study s"
-    assert command_again(Path("/my studies"), "s", {}) == "python -m tuner run --study s --root '/my studies'"
-    assert command_again(HERE, "s", {SCRIPT: "../tuner/scripts/run"}) == "../tuner/scripts/run s"
+    assert command_again("s", {}, {}) == "python -m tuner run --study s"
+    assert (
+        command_again("s", {"--root": Path("/my studies")}, {}) == "python -m tuner run --study s --root '/my studies'"
+    )
+    assert command_again("s", {}, {SCRIPT: "../tuner/scripts/run"}) == "../tuner/scripts/run s"
+
+
+def test_the_command_that_goes_on_has_the_options_that_were_given() -> None:
+    given = {
+        "--named": "s",
+        "--study": None,
+        "--root": Path(),
+        "--trials": 2,
+        "--seed": 0,
+        "--speed": 20.0,
+        "--sampler": None,
+        "--ray-address": "a b:1",
+        "--plain": True,
+        "--other": False,
+    }
+    options = "--trials 2 --seed 0 --speed 20 --ray-address 'a b:1' --plain"
+    assert command_again("s", given, {}) == f"python -m tuner run --study s {options}"
+    assert command_again("s", given, {SCRIPT: "scripts/run"}) == f"scripts/run s {options}"
+    assert "--speed 0.125" in command_again("s", {"--speed": 0.125}, {})
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+@pytest.mark.parametrize("words", [["s"], ["--study", "s"], ["--study=s"]])
+def test_a_study_is_named_in_either_way(
+    command: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "studies").mkdir()
+    assert main([command, *words, "--root", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith('tuner: error: studies/s.toml: unknown study "s"')
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+@pytest.mark.parametrize("words", [[], ["s", "--study", "s"]])
+def test_a_study_is_named_once(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, *words]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith(": give STUDY or --study STUDY\n")
+    assert err.count("\n") == 1
 
 
 def test_the_dashboard_is_the_one_of_this_environment() -> None:

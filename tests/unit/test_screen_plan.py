@@ -71,6 +71,8 @@ def test_a_real_host_is_planned_without_the_badge() -> None:
 
 def test_more_hosts_take_less_time() -> None:
     assert time_words(spec_of(hosts=1)).startswith("28:00 to 2:08:00 of measuring in 24 rounds")
+    assert "24 rounds, less for configurations that fail; and 24 server starts" in time_words(spec_of())
+    assert "in 1 round, less for configurations that fail; and 1 server start" in time_words(spec_of(trials=1))
     assert time_words(spec_of(hosts=5)).startswith("05:50 to 26:40 of measuring in 5 rounds")
 
 
@@ -82,7 +84,7 @@ def test_fault_switches_are_shown() -> None:
 
 def test_a_run_ends_with_gains_places_and_how_to_look() -> None:
     spec = replace(spec_of(), directory="/my studies/qwen-mtp")
-    lines = ending_lines(spec, ["best single: +21 %"], complete=True, again="x", viewer="/v/optuna-dashboard")
+    lines = ending_lines(spec, ["best single: +21 %"], again=None, viewer="/v/optuna-dashboard")
     assert lines == [
         "study qwen-mtp is complete (SIMULATED: these are numbers of the simulated GPU host)",
         "best single: +21 %",
@@ -92,8 +94,28 @@ def test_a_run_ends_with_gains_places_and_how_to_look() -> None:
 
 
 def test_an_interrupted_run_says_how_to_go_on() -> None:
-    lines = ending_lines(spec_of(simulated=False), [], complete=False, again="scripts/run qwen-mtp", viewer="v")
+    lines = ending_lines(spec_of(simulated=False), [], again="scripts/run qwen-mtp", viewer="v")
     assert lines[:2] == ["study qwen-mtp was interrupted", "go on with: scripts/run qwen-mtp"]
+
+
+def test_a_terminal_breaks_the_ending_at_words_but_no_path_and_no_command() -> None:
+    folder = "/home/somebody/with a rather long home/my studies/qwen-mtp"
+    again = "python -m tuner run --study qwen-mtp --trials 2 --speed 20 --root '/home/somebody/my studies'"
+    gain = "best single-request throughput: 282.2 tok/s in trial 12, +20.6 % against today's 234.0"
+    spec = replace(spec_of(), directory=folder)
+    lines = ending_lines(spec, [gain], again=again, viewer="/v/optuna-dashboard", width=80)
+    assert lines == [
+        "study qwen-mtp was interrupted (SIMULATED: these are numbers of the simulated",
+        "  GPU host)",
+        "best single-request throughput: 282.2 tok/s in trial 12, +20.6 % against today's",
+        "  234.0",
+        "go on with:",
+        f"  {again}",
+        f"written to {folder}:",
+        "  front.csv, trials.csv, front.png, study.db, and the evidence of every trial",
+        "look at it with:",
+        f"  /v/optuna-dashboard 'sqlite:///{folder}/study.db'",
+    ]
 
 
 def test_status_counts_what_counts() -> None:
@@ -104,9 +126,10 @@ def test_status_counts_what_counts() -> None:
     )
     line = status_line("qwen-mtp", rows, trials=24, simulated=True, driver="process 7 since noon")
     assert line == (
-        "qwen-mtp (SIMULATED): 2 of 24 trials done, 1 measured, 1 infeasible, 1 faults; run by process 7 since noon"
+        "qwen-mtp (SIMULATED): 2 of 24 trials done, 1 measured, 1 infeasible, 1 fault; run by process 7 since noon"
     )
     assert status_line("s", rows, trials=None, simulated=False, driver=None).startswith("s: 2 trials done, 1 measured")
+    assert status_line("s", rows[:1], trials=None, simulated=False, driver=None).startswith("s: 1 trial done, 1 meas")
     assert status_line("s", (), trials=4, simulated=False, driver=None) == (
         "s: 0 of 4 trials done, 0 measured, 0 infeasible; not running"
     )

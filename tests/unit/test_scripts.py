@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from tuner.cli import SCRIPT
+from tuner.screen.again import SCRIPT
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from tuner.model.space import describe
 from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
-from tuner.screen.words import duration, settings
+from tuner.screen.words import counted, duration, settings
 
 _LABEL_WIDTH = 11
+_INDENT = "  "
+_GLUE = "\0"
+"""Stands for a space at which no line may be broken; no path holds it."""
 
 
 def command_lines(command: Command) -> list[str]:
@@ -99,31 +103,49 @@ def time_words(spec: StudySpec) -> str:
         for level_s in (workload.level_min_s, workload.level_max_s)
     )
     return (
-        f"{duration(shortest_s)} to {duration(longest_s)} of measuring in {rounds} rounds, "
-        f"less for configurations that fail; and {rounds} server starts"
+        f"{duration(shortest_s)} to {duration(longest_s)} of measuring in {counted(rounds, 'round')}, "
+        f"less for configurations that fail; and {counted(rounds, 'server start')}"
     )
 
 
-def ending_lines(spec: StudySpec, gains: Sequence[str], *, complete: bool, again: str, viewer: str) -> list[str]:
+def ending_lines(
+    spec: StudySpec, gains: Sequence[str], *, again: str | None, viewer: str, width: int | None = None
+) -> list[str]:
     """Say how a run ended, what was gained, where it is written and how to look at it.
 
     Args:
         spec: the study.
         gains: what was gained against trial 0, as lines.
-        complete: False after an interruption.
-        again: the command that goes on.
+        again: the command that goes on after an interruption; None: the study is complete.
         viewer: optuna-dashboard, as a shell finds it.
+        width: columns of the terminal; None: lines may be of any length.
     """
     badge = " (SIMULATED: these are numbers of the simulated GPU host)" if spec.simulated else ""
-    lines = [f"study {spec.name} {'is complete' if complete else 'was interrupted'}{badge}", *gains]
-    if not complete:
-        lines.append(f"go on with: {again}")
+    end = "is complete" if again is None else "was interrupted"
     folder = Path(spec.directory)
+    prose = [f"study {spec.name} {end}{badge}", *gains]
+    written = f"written to {folder}: front.csv, trials.csv, front.png, study.db, and the evidence of every trial"
     return [
-        *lines,
-        f"written to {folder}: front.csv, trials.csv, front.png, study.db, and the evidence of every trial",
-        f"look at it with: {viewer} {dashboard_url(folder)}",
+        *(part for line in prose for part in wrapped(line, width)),
+        *([] if again is None else _with_command("go on with:", again, width)),
+        *wrapped(written, width, whole=str(folder)),
+        *_with_command("look at it with:", f"{viewer} {dashboard_url(folder)}", width),
     ]
+
+
+def wrapped(line: str, width: int | None, *, whole: str = "") -> list[str]:
+    """Break a line at its words, neither within one nor within ``whole``; None: leave it as it is."""
+    if width is None or len(line) <= width:
+        return [line]
+    joined = line.replace(whole, whole.replace(" ", _GLUE)) if whole else line
+    parts = textwrap.wrap(joined, width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+    return [part.replace(_GLUE, " ") for part in parts]
+
+
+def _with_command(label: str, command: str, width: int | None) -> list[str]:
+    """Put a command that does not fit beside its label on a line of its own, whole, to be copied."""
+    line = f"{label} {command}"
+    return [line] if width is None or len(line) <= width else [label, f"{_INDENT}{command}"]
 
 
 def dashboard_url(folder: Path) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 from tuner.model.names import short_names
 from tuner.model.outcome import Faulted, Infeasible, Measured
 from tuner.model.study import TrialRow
-from tuner.screen.words import NOT_MEASURED, duration, outcome_words, settings
+from tuner.screen.words import NOT_MEASURED, counted, duration, outcome_words, settings
 
 
 def status_line(name: str, rows: Sequence[TrialRow], *, trials: int | None, simulated: bool, driver: str | None) -> str:
@@ -26,10 +26,14 @@ def status_line(name: str, rows: Sequence[TrialRow], *, trials: int | None, simu
     infeasible = sum(isinstance(row.outcome, Infeasible) for row in rows)
     faults = sum(isinstance(row.outcome, Faulted) for row in rows)
     badge = " (SIMULATED)" if simulated else ""
-    of = "" if trials is None else f" of {trials}"
-    counts = f"{measured + infeasible}{of} trials done, {measured} measured, {infeasible} infeasible"
+    done = (
+        counted(measured + infeasible, "trial")
+        if trials is None
+        else f"{measured + infeasible} of {counted(trials, 'trial')}"
+    )
+    counts = f"{done} done, {measured} measured, {infeasible} infeasible"
     if faults:
-        counts += f", {faults} faults"
+        counts += f", {counted(faults, 'fault')}"
     who = f"run by {driver}" if driver else "not running"
     return f"{name}{badge}: {counts}; {who}"
 
