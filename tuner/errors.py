@@ -10,10 +10,15 @@ The tree is split by what the caller would do about it::
     ├── EvidenceError         what a trial did cannot be written down; the run ends, exit 3
     │   └── StudyUnwritable   the study's folder takes no more: disk full, or no right to write
     ├── PreflightError        the host or machine is not ready; nothing was started; exit 3
+    │   └── LeaseHeld         somebody else uses the host
     ├── TooManyFaults         every host was set aside; exit 4
     ├── HostFault             the host failed us: clean it, try the same assignment again
     │   ├── TransportFault    a command's result is unknown, or a file cannot be reached
+    │   │   ├── HostKeyRefused the host does not prove to be the one that is known
+    │   │   └── LoginRefused  the host knows neither our user nor our key
     │   ├── DirtyHost         processes, GPU memory or the port stayed in use after cleaning
+    │   ├── LeaseLost         the host is no longer ours: it was rebooted, or taken over
+    │   ├── RestoreFailed     the host is not what it was before; a person must look
     │   └── ExecutorFault     the worker that ran the trial is gone
     └── MeasurementFault      the client, not the server, spoiled the leg: measure again
 
@@ -54,6 +59,10 @@ class StudyUnwritable(EvidenceError):
     """The study's folder takes nothing more: the disk is full or failing, or it may not be written."""
 
 
+class LeaseHeld(PreflightError):
+    """Somebody else uses the host; the message names who, since when, and when it ends."""
+
+
 class TooManyFaults(TunerError):
     """Hosts kept failing and none is left to run trials on (exit 4)."""
 
@@ -66,8 +75,24 @@ class TransportFault(HostFault):
     """The result of a command is unknown, or a file on the host cannot be reached."""
 
 
+class HostKeyRefused(TransportFault):
+    """The host's key is unknown or has changed; trying again does not help."""
+
+
+class LoginRefused(TransportFault):
+    """The host takes neither this user nor this key; trying again does not help."""
+
+
 class DirtyHost(HostFault):
     """Processes, GPU memory or the port stayed in use after cleaning."""
+
+
+class LeaseLost(HostFault):
+    """The host is no longer ours: it was rebooted, restored by its dead-man, or taken over."""
+
+
+class RestoreFailed(HostFault):
+    """The host is not what it was before; the message names every difference."""
 
 
 class ExecutorFault(HostFault):

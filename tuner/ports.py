@@ -7,11 +7,20 @@ one event loop; foreign exceptions never pass, they are mapped to ``tuner.errors
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.model.host import CommandResult, GpuProcess, GpuReading, LogChunk, ProcessEntry, ServiceState
+from tuner.model.host import (
+    CommandResult,
+    Entered,
+    GpuProcess,
+    GpuReading,
+    LogChunk,
+    Original,
+    ProcessEntry,
+    ServiceState,
+)
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Diagnosis, Outcome, TrialState
 from tuner.model.record import Counters, LegResult, RequestRecord
@@ -42,11 +51,20 @@ class Clock(Protocol):
 class HostTransport(Protocol):
     """Runs commands on a host and moves small files."""
 
-    async def run(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> CommandResult:
-        """Run ``argv`` without a shell.
+    async def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
+    ) -> CommandResult:
+        """Run ``argv`` without a shell; each word is quoted once, at the host's shell, if there is one.
+
+        Args:
+            argv: program and arguments.
+            stdin: what the command reads, then end of file.
+            timeout_s: for the command itself, without what it takes to connect again.
+            repeat: a connection that is lost before the result came is made again and the command
+                run again. False, for what must not run twice: TransportFault instead.
 
         Raises:
-            TransportFault: the result is not known (connection lost, timed out).
+            TransportFault: the result is not known (connection lost and not back, timed out).
         """
 
     async def read_file(self, path: str) -> bytes:
@@ -62,6 +80,9 @@ class HostTransport(Protocol):
         Raises:
             TransportFault: it cannot be written.
         """
+
+    async def close(self) -> None:
+        """Close the connection, if there is one; a later call opens it again."""
 
 
 class ServiceManager(Protocol):
@@ -106,6 +127,69 @@ class ServiceManager(Protocol):
 
     async def kill_leftovers(self) -> None:
         """Kill the leftovers that are ours; foreign processes are never touched."""
+
+    async def members(self) -> frozenset[int]:
+        """Return the PIDs of all processes of the server that runs; empty when none does."""
+
+
+class Tenancy(Protocol):
+    """Our use of a host that belongs to somebody: the lease, the dead-man, and what was there before.
+
+    The first thing that is written on a host is the lease, and nothing is changed without it.
+    """
+
+    async def enter(self) -> Entered:
+        """Take the lease, keep what is there now, arm the dead-man; nothing else changes.
+
+        A lease of the same study, or one that has run out, is taken over: what it kept as the
+        original stays the original, and a drop-in that is still there is removed. Entering again
+        while the lease is ours renews it.
+
+        Raises:
+            LeaseHeld: somebody else's.
+            HostFault: the host failed us.
+        """
+
+    async def renew(self) -> None:
+        """Push the end of the lease away.
+
+        Raises:
+            LeaseLost: it is no longer ours; enter again.
+            TransportFault: the host is not reached.
+        """
+
+    async def restore(self) -> Original:
+        """Put back what was there: no drop-in, the original started if it ran before, else stopped.
+
+        Returns once the original's main process lives; the caller proves that it answers. The
+        lease and the dead-man stay until :meth:`leave`. Without a lease on the host, nothing is
+        changed. May be repeated.
+
+        Raises:
+            HostFault: the host failed us; the dead-man tries again by itself.
+        """
+
+    async def leave(self) -> None:
+        """Hold that everything is as it was before, disarm the dead-man, give the lease back.
+
+        Raises:
+            RestoreFailed: something differs; the message names it. The lease is given back all the same.
+            HostFault: the host failed us.
+        """
+
+
+class Route(Protocol):
+    """How the load's traffic reaches the server."""
+
+    async def open(self, port: int) -> str:
+        """Make the server's ``port`` reachable and return its base URL; a tunnel that died is made anew.
+
+        Raises:
+            HostFault: it cannot be made.
+        """
+
+    async def close(self) -> None:
+        """End what :meth:`open` made."""
 
 
 class GpuProbe(Protocol):
@@ -304,8 +388,12 @@ class HostPorts:
     """All a trial needs of one host.
 
     Attributes:
-        address: where its server's port is reached.
+        address: the host as messages name it.
         stop_grace_s: how long a server may take to end before it is killed.
+        look_s: between two looks at the service; a look over a network costs more than one at home.
+        tenancy: None: the host is nobody else's, and nothing on it is to be restored.
+        cleanup: the owner's own way to free the GPUs; None: there is none.
+        wait_s: how long the host may take to become clean; None: the runtime's own limit.
     """
 
     name: str
@@ -315,7 +403,12 @@ class HostPorts:
     load: LoadGenerator
     control: Callable[[str], ControlClient]  # base URL -> client
     clock: Clock
+    route: Route
     stop_grace_s: float = 30.0
+    look_s: float = 0.1
+    tenancy: Tenancy | None = None
+    cleanup: Callable[[], Awaitable[CommandResult]] | None = None
+    wait_s: float | None = None
 
 
 # ---------------------------------------------------------------------------- search
@@ -365,10 +458,24 @@ class Executor(Protocol):
     """Runs trials on hosts, one at a time on each."""
 
     async def open(self) -> None:
-        """Start the workers.
+        """Start the workers, and take their hosts: see :class:`Tenancy`.
 
         Raises:
-            PreflightError: they cannot be started.
+            PreflightError: they cannot be started, or a host cannot be taken; what was taken is given back.
+        """
+
+    async def release(self, host: str) -> None:
+        """Restore a host that is set aside and give it back; it is taken again by its next trial.
+
+        Raises:
+            HostFault: it could not be restored; its dead-man will, or a person must look.
+        """
+
+    async def probe(self, host: str) -> None:
+        """Hold that a host that was set aside can be used again.
+
+        Raises:
+            HostFault, PreflightError: it cannot, and why.
         """
 
     def run(self, host: str, request: TrialRequest) -> AsyncIterator[TrialEvent]:
@@ -382,7 +489,14 @@ class Executor(Protocol):
         """Ask the host's trial to end now: it cleans up and finishes as Interrupted."""
 
     async def close(self) -> None:
-        """Stop the workers; their hosts are left clean."""
+        """Restore the hosts and give them back, then stop the workers.
+
+        Raises:
+            HostFault: a host is not what it was before; the workers are stopped all the same.
+        """
+
+    def hurry(self) -> None:
+        """Restore, but do not wait for the originals to answer."""
 
 
 # ---------------------------------------------------------------------------- evidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tuner.model.trial import ServiceIdentity
+from tuner.model.trial import Command, ServiceIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,20 @@ class ProcessEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One GPU as nvidia-smi shows it; bytes."""
+    """One GPU as nvidia-smi shows it.
+
+    Attributes:
+        sm_clock_hz: None where the driver does not say.
+        slowed_by: what the hardware slows itself down for (``hw_thermal_slowdown``,
+            ``hw_power_brake_slowdown``, ``sw_thermal_slowdown``); a power cap, which is normal
+            under load, is not among them.
+    """
 
     index: int
     memory_used_bytes: int
     memory_total_bytes: int
+    sm_clock_hz: float | None = None
+    slowed_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +88,29 @@ class GpuProcess:
     pid: int
     name: str
     memory_used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """What taking a host showed.
+
+    Attributes:
+        secrets: values out of the server's own environment that must not be stored or shown.
+        remarks: for the reader: a lease that was taken over, a drop-in that a killed run had left.
+    """
+
+    secrets: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """What ran on the host before we came.
+
+    Attributes:
+        command: with every variable expanded; None: there is nothing of the owner's on this host.
+        was_running: it ran, so it runs again after a restore.
+    """
+
+    command: Command | None
+    was_running: bool

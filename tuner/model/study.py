@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tuner.model.lease import LeaseTerms
 from tuner.model.metric import OBJECTIVES, Objective
 from tuner.model.outcome import Outcome
 from tuner.model.space import Assignment, SearchSpace
@@ -34,19 +35,97 @@ class SimulatedHostSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SshLogin:
+    """How a host is reached; what is None, OpenSSH's own configuration decides.
+
+    Attributes:
+        host: a name, an address or a Host alias of ssh_config(5).
+        jump: as ``ssh -J``: ``[user@]host[:port]``, several separated by commas.
+        identity_file: private key; the agent and ssh_config's keys are tried without it.
+        config_file: instead of ~/.ssh/config, as ``ssh -F``.
+        known_hosts: instead of ssh_config's UserKnownHostsFile.
+        accept_new_host_key: take an unknown host's key, once, and show its fingerprint; a key
+            that has changed is refused all the same.
+    """
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    jump: str | None = None
+    identity_file: str | None = None
+    config_file: str | None = None
+    known_hosts: str | None = None
+    accept_new_host_key: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCare:
+    """What the owner of a host wants of us.
+
+    Attributes:
+        cleanup_command: run on tuner's machine when a host stays dirty (its GPU is freed from
+            elsewhere, by a hypervisor say); ``TUNER_HOST`` in its environment names the host.
+        gpu_indices: the GPUs of this server; empty: all of the host.
+        wait_s: how long a host may take to become clean, other people's work on its GPUs included.
+        lease: how long it is ours without a sign of life.
+    """
+
+    cleanup_command: tuple[str, ...] = ()
+    gpu_indices: tuple[int, ...] = ()
+    wait_s: float = 600.0
+    lease: LeaseTerms = LeaseTerms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How the load reaches the server.
+
+    Attributes:
+        base_url: ``http://gpu01:30000``; None: the login's host name and the port of the command.
+        tunnel: through OpenSSH's own port forwarding, for servers that listen on loopback only.
+    """
+
+    base_url: str | None = None
+    tunnel: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessHostSpec:
-    """This machine, without systemd: the engine runs as a supervised process.
+    """A host without systemd: the engine runs as a supervised process.
 
     Attributes:
         name: unique in the study.
-        state_dir: absolute folder for pid files and logs.
+        state_dir: absolute folder on the host for PID files, logs and the lease.
+        login: None: this machine.
     """
 
     name: str
     state_dir: str
+    login: SshLogin | None = None
+    reach: Reach = Reach()
+    care: HostCare = HostCare()
 
 
-HostSpec: TypeAlias = SimulatedHostSpec | ProcessHostSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitHostSpec:
+    """A host whose server is a unit of systemd.
+
+    Attributes:
+        name: unique in the study.
+        unit: full name, ``sglang-qwen.service``.
+        login: None: this machine.
+        sudo: what needs root goes through ``sudo -n``.
+    """
+
+    name: str
+    unit: str
+    login: SshLogin | None = None
+    sudo: bool = False
+    reach: Reach = Reach()
+    care: HostCare = HostCare()
+
+
+HostSpec: TypeAlias = SimulatedHostSpec | ProcessHostSpec | UnitHostSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
