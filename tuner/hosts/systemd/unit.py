@@ -1,0 +1,176 @@
+"""Asks systemd for a unit: scalars from ``systemctl show``, arrays over D-Bus, where no quoting blurs them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tuner.errors import HostFault, PreflightError
+from tuner.hosts.systemd.definition import EnvironmentFile, ExecLine, Unit
+from tuner.hosts.systemd.expansion import parse_environment_file
+from tuner.hosts.systemd.paths import object_path
+from tuner.hosts.systemd.root import Root
+from tuner.model.host import CommandResult
+from tuner.ports import HostTransport
+
+__all__ = ["OLDEST", "EnvironmentFile", "ExecLine", "Unit", "cat_command", "parse_unit", "read_unit"]
+
+OLDEST = 244
+"""The first version that tells every prefix of ExecStart (ExecStartEx) over D-Bus; Type=exec is from 240."""
+
+_SHOWN = (
+    "Id LoadState ActiveState SubState UnitFileState FragmentPath DropInPaths NeedDaemonReload Type User "
+    "ControlGroup Slice MainPID InvocationID Restart KillMode TimeoutStopUSec OnFailure TriggeredBy "
+    "StandardOutput RefuseManualStart RefuseManualStop"
+).replace(" ", ",")
+_READ = f"""\
+export LC_ALL=C SYSTEMD_PAGER= SYSTEMD_COLORS=0
+systemctl show --no-pager -p {_SHOWN} -- "$1" || exit
+echo
+bus() {{ busctl --json=short get-property org.freedesktop.systemd1 "$@" || exit; }}
+manager=/org/freedesktop/systemd1
+bus "$manager" org.freedesktop.systemd1.Manager Version Environment
+bus "$2" org.freedesktop.systemd1.Service ExecStartEx ExecStartPre Environment EnvironmentFiles UnsetEnvironment
+user=$(systemctl show -p User -- "$1")
+[ "$user" = User= ] || getent passwd "${{user#User=}}" || :
+"""
+_MATCH = """\
+IFS=
+for path in $1; do [ ! -e "$path" ] || printf '%s\\n' "$path"; done
+"""
+_NO_SYSTEMD = re.compile(r"not been booted with systemd|systemctl: (?:command )?not found|Failed to connect to bus")
+
+
+async def read_unit(transport: HostTransport, unit: str, root: Root | None = None) -> Unit:
+    """Ask systemd for a unit; a unit that is not there is a value (``load_state``).
+
+    Args:
+        transport: to the host.
+        unit: full name.
+        root: reads environment files that the login may not; None: they stay unread.
+
+    Raises:
+        PreflightError: the host has no systemd, or one that is too old.
+        HostFault: systemd did not answer.
+        TransportFault: the host is not reached.
+    """
+    result = await transport.run(("sh", "-c", _READ, "tuner", unit, object_path(unit)))
+    if result.status != 0:
+        raise _unanswered(unit, result)
+    found = parse_unit(unit, result.stdout)
+    pairs: list[tuple[str, str]] = []
+    unreadable: list[str] = []
+    for file in found.environment_files:
+        for path in await _matching(transport, file.path):
+            text = await _read_file(transport, path, root)
+            if text is not None:
+                pairs += parse_environment_file(text)
+            elif not file.optional or await _is_there(transport, path):
+                unreadable.append(path)
+    return replace(found, file_environment=tuple(pairs), unreadable_files=tuple(unreadable))
+
+
+def cat_command(path: str) -> tuple[str, ...]:
+    """Return the root command that reads an environment file the login may not read."""
+    return ("cat", path)
+
+
+async def _matching(transport: HostTransport, pattern: str) -> tuple[str, ...]:
+    """Return the files a pattern stands for; the pattern itself where nothing matches."""
+    if not re.search(r"[*?\[]", pattern):
+        return (pattern,)
+    result = await transport.run(("sh", "-c", _MATCH, "tuner", pattern))
+    return tuple(result.stdout.splitlines()) or (pattern,)
+
+
+async def _read_file(transport: HostTransport, path: str, root: Root | None) -> str | None:
+    result = await transport.run(cat_command(path))
+    if result.status != 0 and root is not None:
+        result = await root.run(cat_command(path))
+    return result.stdout if result.status == 0 else None
+
+
+async def _is_there(transport: HostTransport, path: str) -> bool:
+    return (await transport.run(("test", "-e", path))).status == 0
+
+
+def _unanswered(unit: str, result: CommandResult) -> Exception:
+    said = (result.stderr.strip() or result.stdout.strip() or "it said nothing").splitlines()[0]
+    if result.status == 127 or _NO_SYSTEMD.search(result.stderr):
+        return PreflightError(f'this host does not run systemd ({said}): write kind = "process" for it')
+    if "ExecStartEx" in result.stderr or "--json" in result.stderr:
+        return PreflightError(f"systemd on this host is too old ({said}): {OLDEST} or later is needed")
+    return HostFault(f"systemd did not tell about unit {unit} (status {result.status}): {said}")
+
+
+def parse_unit(unit: str, text: str) -> Unit:
+    """Read what ``_READ`` printed: properties, an empty line, JSON lines, and a line of passwd(5).
+
+    Raises:
+        PreflightError: systemd is too old.
+        HostFault: it is something else.
+    """
+    shown, _, rest = text.partition("\n\n")
+    properties = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    try:
+        answers = [json.loads(line)["data"] for line in rest.splitlines()[:7]]
+        version, surroundings, lines, before, environment, files, unset = answers
+        main_pid = int(properties["MainPID"])
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"what systemd says of unit {unit} cannot be read ({error}): {text[:200]!r}"
+        raise HostFault(msg) from error
+    number = re.match(r"\d+", version)
+    if number is None or int(number.group()) < OLDEST:
+        msg = f"systemd {version} on this host is too old: {OLDEST} or later is needed"
+        raise PreflightError(msg)
+    words = {name: tuple(properties.get(name, "").split()) for name in ("DropInPaths", "OnFailure", "TriggeredBy")}
+    return Unit(
+        name=unit,
+        id=properties.get("Id", unit),
+        version=version,
+        load_state=properties.get("LoadState", ""),
+        active_state=properties.get("ActiveState", ""),
+        sub_state=properties.get("SubState", ""),
+        unit_file_state=properties.get("UnitFileState", ""),
+        fragment_path=properties.get("FragmentPath", ""),
+        drop_in_paths=words["DropInPaths"],
+        need_daemon_reload=_is_yes(properties, "NeedDaemonReload"),
+        type=properties.get("Type", ""),
+        user=properties.get("User", ""),
+        exec_start=tuple(ExecLine(path=line[0], argv=tuple(line[1]), flags=tuple(line[2])) for line in lines),
+        exec_start_pre=len(before),
+        environment=_pairs(environment),
+        environment_files=tuple(EnvironmentFile(path=path, optional=optional) for path, optional in files),
+        surroundings=(*_pairs(surroundings), *_of_user(rest.splitlines()[7:])),
+        unset=tuple(unset),
+        control_group=properties.get("ControlGroup", ""),
+        slice=properties.get("Slice", ""),
+        main_pid=main_pid,
+        invocation_id=properties.get("InvocationID", ""),
+        restart=properties.get("Restart", ""),
+        kill_mode=properties.get("KillMode", ""),
+        timeout_stop=properties.get("TimeoutStopUSec", ""),
+        on_failure=words["OnFailure"],
+        triggered_by=words["TriggeredBy"],
+        standard_output=properties.get("StandardOutput", ""),
+        refuse_manual_start=_is_yes(properties, "RefuseManualStart"),
+        refuse_manual_stop=_is_yes(properties, "RefuseManualStop"),
+    )
+
+
+def _is_yes(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name) == "yes"
+
+
+def _pairs(assignments: list[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, _, value in (entry.partition("=") for entry in assignments))
+
+
+def _of_user(lines: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return what systemd sets for a unit with User=, from its passwd(5) line."""
+    if not lines or lines[0].count(":") != 6:
+        return ()
+    name, _, _, _, _, home, shell = lines[0].split(":")
+    return (("HOME", home), ("LOGNAME", name), ("USER", name), ("SHELL", shell))
