@@ -1,0 +1,181 @@
+"""The dead-man: a timer on the host that restores the unit by itself once its lease has run out.
+
+systemd-run makes it, so that it is gone after a reboot, as lease and drop-in are. It fires every period and
+mostly finds that the lease has not run out. What restores is a script beside the lease; it is complete in
+itself, because by then nobody else may be there: not the tuner, not its machine, not the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from tuner.errors import HostFault
+from tuner.hosts.systemd.paths import drop_in_path
+from tuner.hosts.systemd.root import Argv, Root, failure
+from tuner.model.lease import LeaseTerms
+from tuner.ports import HostTransport
+
+LONGEST_PERIOD_S = 60
+SCRIPT_FILE = "restore.sh"
+BEFORE_FILE = "before"
+
+RUNNING, STOPPED = "running", "stopped"
+MADE, KEPT = "made", "kept"
+
+_LONGEST_STEM = 200  # a unit's name may have 255 characters, and prefix and suffix want some
+
+# $1 unit; $2 the lease's folder; $3 the timer's name; $4 our drop-in
+SCRIPT = r"""# Restores a unit whose tuner is gone: see tuner/hosts/systemd/deadman.py.
+is_over() {
+    read -r up rest </proc/uptime
+    expires=$(cat "$folder/expires" 2>/dev/null)
+    [ "${up%%.*}" -ge "${expires:-0}" ]
+}
+lock() { exec 9<"$parent" && flock -w 60 9; }
+is_up() {
+    case $(systemctl show -p ActiveState --value "$unit") in
+        active|activating|reloading) true ;;
+        *) false ;;
+    esac
+}
+main() {
+    unit=$1 folder=$2 timer=$3 dropin=$4 parent=${2%/*}
+    cd / || exit
+    # The lock keeps a renewal from coming between the look and what follows; without it we restore all the same.
+    [ -d "$folder" ] && lock
+    is_over || exit 0
+    # From now on the lease is nobody's: its holder cannot renew it, and whoever takes it over finds a unit
+    # that is being restored, which does no harm.
+    rm -f "$folder/holder.json"
+    was= known= made=
+    [ -e "$folder/before" ] && read -r was known made <"$folder/before"
+    had=
+    [ -e "$dropin" ] && had=yes
+    rm -f "$dropin" "$dropin.new"
+    [ "$made" = made ] && rmdir --ignore-fail-on-non-empty "${dropin%/*}" 2>/dev/null
+    systemctl daemon-reload || exit
+    exec 9<&-
+    # Without a note of what was there before, a trial's server tells that something ran.
+    [ -z "$was" ] && [ -n "$had" ] && was=running
+    case $was in
+        running)
+            if is_up && [ "$(systemctl show -p InvocationID --value "$unit")" = "$known" ]; then
+                :   # the owner's own server, never touched
+            else
+                systemctl reset-failed "$unit" 2>/dev/null
+                # The restart goes on without us: however long the trial's server takes to die.
+                systemctl restart --no-block "$unit" || exit
+            fi ;;
+        stopped)
+            if is_up; then systemctl stop "$unit"; fi
+            systemctl reset-failed "$unit" 2>/dev/null ;;
+    esac
+    [ -d "$folder" ] && lock
+    [ -e "$folder/holder.json" ] && exit 0   # taken over meanwhile: the timer is its new holder's
+    rm -rf "$folder"
+    systemctl stop --no-block "$timer"
+}
+main "$@"
+exit
+"""
+
+
+def period_s(terms: LeaseTerms) -> int:
+    """Return how often the dead-man looks: often enough that it acts soon after the lease has run out."""
+    return max(1, min(LONGEST_PERIOD_S, int(terms.lasts_s / 3)))
+
+
+def service_name(unit: str) -> str:
+    """Return the name of the service that the timer starts.
+
+    An ``@`` would make it an instance of a template of its own, with another meaning to systemd.
+    """
+    stem = unit.removesuffix(".service").replace("@", r"\x40")
+    if len(stem) > _LONGEST_STEM:
+        stem = f"{stem[:_LONGEST_STEM]}-{hashlib.sha256(stem.encode()).hexdigest()[:8]}"
+    return f"tuner-deadman-{stem}.service"
+
+
+def timer_name(unit: str) -> str:
+    """Return the timer's name."""
+    return service_name(unit).removesuffix(".service") + ".timer"
+
+
+def arm_command(unit: str, folder: str, terms: LeaseTerms) -> Argv:
+    """Return the command that makes the timer and starts it."""
+    every = f"{period_s(terms)}s"
+    return (
+        "systemd-run",
+        f"--unit={service_name(unit)}",
+        f"--on-active={every}",
+        f"--on-unit-active={every}",
+        "--timer-property=AccuracySec=1s",
+        "--property=LogLevelMax=notice",  # else the journal tells of every look
+        "--collect",
+        "/bin/sh",
+        f"{folder}/{SCRIPT_FILE}",
+        unit,
+        folder,
+        timer_name(unit),
+        drop_in_path(unit),
+    )
+
+
+def disarm_commands(unit: str) -> tuple[Argv, Argv]:
+    """Return the commands that end the timer, and a restore that it may have begun."""
+    units = (timer_name(unit), service_name(unit))
+    return ("systemctl", "stop", *units), ("systemctl", "reset-failed", *units)
+
+
+def commands(unit: str, folder: str, terms: LeaseTerms) -> tuple[Argv, ...]:
+    """List every command that a dead-man runs as root; the script itself runs as a service of systemd."""
+    return (arm_command(unit, folder, terms), *disarm_commands(unit))
+
+
+class DeadMan:
+    """The dead-man of one unit.
+
+    Args:
+        transport: to the host.
+        root: on the host.
+        unit: full name.
+        folder: of the lease, where the script lies.
+        terms: of the lease.
+    """
+
+    def __init__(self, transport: HostTransport, root: Root, unit: str, *, folder: str, terms: LeaseTerms) -> None:
+        self._transport = transport
+        self._root = root
+        self._unit = unit
+        self._arm = arm_command(unit, folder, terms)
+
+    async def arm(self) -> None:
+        """Start the timer anew: one that is there may have another period.
+
+        Raises:
+            HostFault: systemd-run failed.
+        """
+        await self.disarm()
+        result = await self._root.run(self._arm)
+        # Run again after a lost connection, systemd-run finds the timer that it made.
+        if result.status != 0 and not await self.is_armed():
+            msg = f"{self._unit}: the dead-man cannot be armed: {failure(self._arm, result)}"
+            raise HostFault(msg)
+
+    async def is_armed(self) -> bool:
+        """Whether the timer is waiting; asks for no rights."""
+        result = await self._transport.run(("systemctl", "is-active", timer_name(self._unit)))
+        return result.stdout.strip() == "active"
+
+    async def disarm(self) -> None:
+        """Stop the timer, and a restore under way; none is no error.
+
+        Raises:
+            HostFault: the timer could not be stopped.
+        """
+        stop, forget = disarm_commands(self._unit)
+        result = await self._root.run(stop, timeout_s=120.0)
+        if result.status != 0 and await self.is_armed():
+            msg = f"{self._unit}: the dead-man cannot be disarmed: {failure(stop, result)}"
+            raise HostFault(msg)
+        await self._root.run(forget)  # of units that are not loaded any more, it fails
