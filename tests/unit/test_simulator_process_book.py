@@ -113,3 +113,20 @@ def test_start_time_names_a_living_process_only() -> None:
     assert (start_time(1) or 0) >= 0
     assert start_time(1) is not None
     assert start_time(2**22 + 1) is None  # above the largest pid Linux gives
+
+
+def test_a_foreign_process_of_limited_time_is_gone_when_its_time_is_up(book: Book, kernel: Kernel) -> None:
+    book.foreign(99, name="python train.py", bytes_per_gpu={0: 2 * GIB}, for_s=5.0)
+    kernel.now_s += 4.9
+    assert [(holding.pid, holding.foreign) for holding in book.holdings()] == [(99, True)]
+    kernel.now_s += 0.1
+    assert book.holdings() == ()
+
+
+def test_gpus_that_are_too_hot_cool_down(book: Book, kernel: Kernel) -> None:
+    assert not book.is_hot()
+    book.overheat(for_s=5.0)
+    kernel.now_s += 4.9
+    assert book.is_hot()
+    kernel.now_s += 0.1
+    assert not book.is_hot()

@@ -15,7 +15,7 @@ def test_no_faults_is_a_healthy_host() -> None:
 def test_every_fault_is_understood() -> None:
     text = (
         "nccl-flake:0.2, hang-loading, hang-serving:3, slow-gpu:2.5, no-newline, log-flood:1.5, "
-        "die-serving:0, exit-at:pool, frightening-log"
+        "die-serving:0, exit-at:pool, frightening-log, foreign-gpu:1.5, throttle:2"
     )
     assert parse(text) == Faults(
         nccl_flake=0.2,
@@ -27,6 +27,8 @@ def test_every_fault_is_understood() -> None:
         die_serving_after_s=0.0,
         exit_at="pool",
         frightening_log=True,
+        foreign_gpu_after_s=1.5,
+        throttle_after_s=2.0,
     )
 
 

@@ -74,6 +74,16 @@ def test_header_and_units_are_printed_unless_refused() -> None:
     ]
 
 
+@pytest.mark.parametrize("family", ["clocks_event_reasons", "clocks_throttle_reasons"])
+@pytest.mark.parametrize(
+    ("hot", "said"), [(False, "[N/A], Not Active, Not Active"), (True, "1200, Active, Not Active")]
+)
+def test_clocks_are_told_only_of_a_gpu_that_is_too_hot(family: str, hot: bool, said: str) -> None:
+    query = f"--query-gpu=clocks.current.sm,{family}.hw_thermal_slowdown,{family}.sw_power_cap"
+    text = nvidia_smi.answer([query, "--format=csv,noheader,nounits"], SHAPE, HOLDINGS, hot=hot)
+    assert text.splitlines()[0] == said
+
+
 def test_processes_are_listed_and_the_dead_have_no_name() -> None:
     text = nvidia_smi.answer(
         ["--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits"], SHAPE, HOLDINGS

@@ -63,6 +63,7 @@ class _Entry:
     linger_s: float
     gpus: dict[int, int] = field(default_factory=dict)
     dead_since: float | None = None  # seconds of the monotonic clock, which all processes share
+    until: float | None = None  # when a planted one goes by itself; None: it does not
 
 
 def linger_s(speed: float) -> float:
@@ -124,10 +125,23 @@ class Book:
             for pid in pids:
                 page.entries.pop(pid, None)
 
-    def foreign(self, pid: int, *, name: str, bytes_per_gpu: Mapping[int, int]) -> None:
-        """Plant another process's usage; it stays until :meth:`release`."""
+    def foreign(self, pid: int, *, name: str, bytes_per_gpu: Mapping[int, int], for_s: float | None = None) -> None:
+        """Plant another process's usage; it stays until :meth:`release`, or for ``for_s`` seconds."""
+        until = None if for_s is None else self._monotonic_s() + for_s
         with self._open() as page:
-            page.entries[pid] = _Entry(pid=pid, name=name, start=None, linger_s=0.0, gpus=dict(bytes_per_gpu))
+            page.entries[pid] = _Entry(
+                pid=pid, name=name, start=None, linger_s=0.0, gpus=dict(bytes_per_gpu), until=until
+            )
+
+    def overheat(self, *, for_s: float) -> None:
+        """Let the hardware slow its GPUs down for ``for_s`` seconds."""
+        with self._open() as page:
+            page.hot_until = self._monotonic_s() + for_s
+
+    def is_hot(self) -> bool:
+        """Whether the hardware slows its GPUs down now."""
+        with self._open() as page:
+            return page.hot_until is not None
 
     def holdings(self) -> tuple[Holding, ...]:
         """Return everything held now, by pid; starts and ends the lingering of the dead."""
@@ -182,6 +196,7 @@ class _Page:
     """The book's content while it is open."""
 
     starts: int = 0
+    hot_until: float | None = None
     entries: dict[int, _Entry] = field(default_factory=dict)
 
     @classmethod
@@ -189,7 +204,7 @@ class _Page:
         if not content:
             return cls()
         stored: dict[str, Any] = json.loads(content)
-        page = cls(starts=stored["starts"])
+        page = cls(starts=stored["starts"], hot_until=stored["hot_until"])
         for line in stored["entries"]:
             entry = _Entry(
                 pid=line["pid"],
@@ -198,6 +213,7 @@ class _Page:
                 linger_s=line["linger_s"],
                 gpus={int(gpu): held for gpu, held in line["gpus"].items()},
                 dead_since=line["dead_since"],
+                until=line["until"],
             )
             page.entries[entry.pid] = entry
         return page
@@ -211,15 +227,21 @@ class _Page:
                 "linger_s": entry.linger_s,
                 "gpus": {str(gpu): held for gpu, held in sorted(entry.gpus.items())},
                 "dead_since": entry.dead_since,
+                "until": entry.until,
             }
             for _, entry in sorted(self.entries.items())
         ]
-        return json.dumps({"starts": self.starts, "entries": entries}, indent=1).encode()
+        page = {"starts": self.starts, "hot_until": self.hot_until, "entries": entries}
+        return json.dumps(page, indent=1).encode()
 
     def age(self, now_s: float, born: Callable[[int], int | None]) -> None:
         """Start the clock of the newly dead, drop those whose time is up."""
+        if self.hot_until is not None and now_s >= self.hot_until:
+            self.hot_until = None
         for pid, entry in list(self.entries.items()):
             if entry.start is None:
+                if entry.until is not None and now_s >= entry.until:
+                    del self.entries[pid]
                 continue
             if entry.dead_since is None and born(pid) != entry.start:
                 entry.dead_since = now_s

@@ -19,6 +19,11 @@ from tuner.simulator.memory import MemoryPlan
 from tuner.simulator.request import Request, Sampling, persona
 from tuner.simulator.scheduler import Hooks, OutOfWorkspace, Scheduler, Step
 
+_PASSING_S = 5.0
+"""How long the faults last that pass by themselves."""
+_FOREIGN_PID = 4_194_305  # above the highest that Linux gives (proc(5), pid_max): nobody's
+_FOREIGN_BYTES = 2 * 1024**3
+
 _FRIGHT_S = 0.5
 _FRIGHT = (
     "KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_tokens_gained: 212, "
@@ -162,6 +167,10 @@ class Engine:
                 group.create_task(self._stall(faults.hang_serving_after_s))
             if faults.die_serving_after_s is not None:
                 group.create_task(self._die(faults.die_serving_after_s))
+            if faults.foreign_gpu_after_s is not None and self._machine.start == 1:
+                group.create_task(self._be_joined(faults.foreign_gpu_after_s))
+            if faults.throttle_after_s is not None and self._machine.start == 1:
+                group.create_task(self._overheat(faults.throttle_after_s))
 
     async def _frighten(self) -> NoReturn:
         while True:
@@ -175,6 +184,16 @@ class Engine:
     async def _die(self, after_s: float) -> None:
         await self._stall(after_s)
         self._machine.tree.crash(self._machine.args.tp_size - 1, crash.exception(crash.illegal_access()))
+
+    async def _be_joined(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        self._machine.book.foreign(
+            _FOREIGN_PID, name="python train.py", bytes_per_gpu={0: _FOREIGN_BYTES}, for_s=_PASSING_S
+        )
+
+    async def _overheat(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        self._machine.book.overheat(for_s=_PASSING_S)
 
     @staticmethod
     async def _never() -> NoReturn:

@@ -27,6 +27,9 @@ class Faults:
         die_serving_after_s: a rank dies this long after ready; None: never.
         exit_at: the start-up stage (see ``STAGES``) at which the process exits without a word; None: never.
         frightening_log: a healthy server that keeps warning about KV retraction.
+        foreign_gpu_after_s: somebody else's process computes on GPU 0 for a while, from this long after
+            the host's first server is ready; None: never.
+        throttle_after_s: the same, the GPUs being too hot.
     """
 
     nccl_flake: float = 0.0
@@ -38,6 +41,8 @@ class Faults:
     die_serving_after_s: float | None = None
     exit_at: str | None = None
     frightening_log: bool = False
+    foreign_gpu_after_s: float | None = None
+    throttle_after_s: float | None = None
 
 
 class FaultSyntaxError(ValueError):
@@ -54,6 +59,8 @@ _VALUES = {
     "die-serving": "seconds",
     "exit-at": "one of " + ", ".join(STAGES),
     "frightening-log": None,
+    "foreign-gpu": "seconds",
+    "throttle": "seconds",
 }
 
 
@@ -93,6 +100,8 @@ def parse(text: str) -> Faults:
         die_serving_after_s=_number(given, "die-serving", low=0.0),
         exit_at=given.get("exit-at"),
         frightening_log="frightening-log" in given,
+        foreign_gpu_after_s=_number(given, "foreign-gpu", low=0.0),
+        throttle_after_s=_number(given, "throttle", low=0.0),
     )
 
 

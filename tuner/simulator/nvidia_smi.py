@@ -22,13 +22,14 @@ class UsageError(ValueError):
     """The command line is not understood; the message is nvidia-smi's."""
 
 
-def answer(argv: Sequence[str], shape: Profile, holdings: Sequence[Holding]) -> str:
+def answer(argv: Sequence[str], shape: Profile, holdings: Sequence[Holding], *, hot: bool = False) -> str:
     """Return what nvidia-smi prints.
 
     Args:
         argv: its arguments.
         shape: the host's GPUs.
         holdings: who holds how much of them.
+        hot: the hardware slows them down.
 
     Raises:
         UsageError: an unknown option, query or field.
@@ -47,8 +48,8 @@ def answer(argv: Sequence[str], shape: Profile, holdings: Sequence[Holding]) -> 
     if ("--query-gpu" in options) == ("--query-compute-apps" in options):
         raise UsageError("Exactly one of --query-gpu and --query-compute-apps is needed.")
     if "--query-gpu" in options:
-        rows = [_gpu_fields(shape, holdings, index) for index in range(shape.gpu.count)]
-        names, known = options["--query-gpu"].split(","), _gpu_fields(shape, holdings, 0)
+        rows = [{**_gpu_fields(shape, holdings, index), **_clock_fields(hot=hot)} for index in range(shape.gpu.count)]
+        names, known = options["--query-gpu"].split(","), rows[0]
     else:
         rows = [
             _app_fields(holding, index, count)
@@ -93,8 +94,26 @@ def _gpu_fields(shape: Profile, holdings: Sequence[Holding], index: int) -> dict
     }
 
 
+def _clock_fields(*, hot: bool) -> dict[str, str]:
+    # How fast a GPU runs, nobody wrote into the book either, except that it is too hot.
+    clock = str(_HOT_MHZ) if hot else NOT_KNOWN
+    fields = {"clocks.current.sm": clock, "clocks.sm": clock}
+    for reason in _REASONS:
+        active = "Active" if hot and reason in _HOT_REASONS else "Not Active"
+        fields |= {f"clocks_event_reasons.{reason}": active, f"clocks_throttle_reasons.{reason}": active}
+    return fields
+
+
 _NOBODY = Holding(pid=0, name="", bytes_per_gpu={}, alive=False, foreign=False)
+_HOT_MHZ = 1200
+_REASONS = (
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown"),
+    *("hw_power_brake_slowdown", "sw_thermal_slowdown", "sync_boost"),
+)
+_HOT_REASONS = ("hw_slowdown", "hw_thermal_slowdown")
 _UNITS = {
+    "clocks.current.sm": "MHz",
+    "clocks.sm": "MHz",
     "memory.total": "MiB",
     "memory.used": "MiB",
     "memory.free": "MiB",
@@ -161,7 +180,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], write: Callable[[str],
     try:
         host = read_facts(environ)
         shape = profile.load(host.profile)
-        write(answer(argv, shape, Book(host.home).holdings()))
+        book = Book(host.home)
+        write(answer(argv, shape, book.holdings(), hot=book.is_hot()))
     except (HostError, profile.ProfileError, UsageError) as error:
         write(f"{error}\n")
         return 2
