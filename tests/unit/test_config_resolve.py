@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuner.config.resolve import Known, Overrides, resolve
+from tuner.config.resolve import Known, Overrides, needs_unit, resolve, resolve_hosts
 from tuner.config.study_file import parse_study
 from tuner.errors import StudyFileError, UsageError
 from tuner.model.space import Assignment
@@ -195,8 +195,14 @@ def test_a_study_without_any_host_says_what_to_add(root: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (Overrides(host="user@gpu01"), "--host user@gpu01: hosts reached over SSH come with the next release"),
-        (Overrides(host="sim9"), '--host: unknown host "sim9"; did you mean "sim1"? (known: sim0, sim1)'),
+        (
+            Overrides(host="user@gpu01"),
+            "--host user@gpu01: for a host that is not in studies/s.toml, add --unit NAME, the systemd unit that runs",
+        ),
+        (
+            Overrides(host="sim9"),
+            '--host: unknown host "sim9"; did you mean "sim1"? (known: sim0, sim1); for a host that is not in',
+        ),
         (Overrides(sampler="gpp"), '--sampler: unknown sampler "gpp" (known: auto, tpe)'),
     ],
 )
@@ -210,3 +216,62 @@ def test_options_of_simulated_hosts_are_refused_for_real_ones(
 ) -> None:
     message = refusal(root, Overrides(**overrides), hosts=HERE)
     assert message == f"{option} is for simulated hosts; studies/s.toml names its own [[hosts]]"
+
+
+GPU = [{"kind": "ssh", "address": "gpu01", "unit": "toy"}]
+BASE = Command(argv=("toy", "--width", "5"))
+
+
+def unit_spec(root: Path, base: Command | None = BASE, **changes: object) -> StudySpec:
+    study = parse_study(tomllib.loads(STUDY) | {"hosts": GPU} | changes, name="s", shown="studies/s.toml")
+    return resolve(study, root=root, known=KNOWN, base=base)
+
+
+def test_a_unit_brings_its_own_base_command_line(root: Path) -> None:
+    spec = unit_spec(root)
+    assert spec.base == BASE
+    assert spec.baseline == Assignment.of({"width": 5})
+    assert not spec.simulated
+    assert spec.workload.output_tokens == 256
+
+
+def test_a_study_of_units_needs_no_command_and_its_environment_is_added(root: Path) -> None:
+    base = Command(argv=BASE.argv, env=(("A", "unit"), ("C", "unit")))
+    spec = unit_spec(root, base, server={"env": {"B": "file", "A": "file"}})
+    assert spec.base == Command(argv=BASE.argv, env=(("A", "file"), ("B", "file"), ("C", "unit")))
+
+
+def test_what_is_wrong_with_the_command_of_a_unit_names_the_unit(root: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        unit_spec(root, Command(argv=("toy", "--width", "wide")))
+    assert str(caught.value) == "host gpu01, unit toy.service: --width wide is not a number"
+    with pytest.raises(UsageError, match=r"^host gpu01, unit toy.service: the baseline is outside the space: width=9"):
+        unit_spec(root, Command(argv=("toy", "--width", "9")))
+
+
+def test_a_unit_that_was_not_read_yet_is_no_study(root: Path) -> None:
+    with pytest.raises(UsageError, match=r"^study s: its base command line is the unit's, which has to be read first"):
+        unit_spec(root, None)
+
+
+def test_hosts_are_known_before_the_base_command_line(root: Path) -> None:
+    study = parse_study(tomllib.loads(STUDY) | {"hosts": GPU}, name="s", shown="studies/s.toml")
+    hosts = resolve_hosts(study, root=root, known=KNOWN)
+    assert [host.name for host in hosts] == ["gpu01"]
+    assert needs_unit(hosts)
+    simulated = parse_study(tomllib.loads(STUDY), name="s", shown="studies/s.toml")
+    assert not needs_unit(resolve_hosts(simulated, root=root, known=KNOWN))
+
+
+def test_what_is_wrong_in_the_file_is_said_before_any_unit_is_read(root: Path) -> None:
+    study = parse_study(tomllib.loads(STUDY) | {"hosts": GPU, "engine": "tooy"}, name="s", shown="studies/s.toml")
+    with pytest.raises(UsageError, match=r"^studies/s.toml: engine: unknown engine"):
+        resolve_hosts(study, root=root, known=KNOWN)
+
+
+@pytest.mark.parametrize("server", [{}, {"env": {"A": "b"}}])
+def test_a_study_without_units_needs_a_command(root: Path, server: dict[str, object]) -> None:
+    assert refusal(root, server=server) == (
+        "studies/s.toml: server.command: is missing: write the server's command line, "
+        "or name the systemd unit that has it ([[hosts]] unit)"
+    )

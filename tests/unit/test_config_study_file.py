@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tuner.config.host_file import HostEntry
 from tuner.config.study_file import SimulatedHosts, StudyFile, _WorkloadTable, parse_study, read_study, study_names
 from tuner.errors import StudyFileError
-from tuner.model.trial import Command
 from tuner.model.workload import Workload
 
 GOOD = """
@@ -74,7 +74,8 @@ def test_a_study_file_becomes_a_value() -> None:
         24,
         "tpe",
     )
-    assert study.command == Command(argv=("sglang", "serve", "--port", "30000"), env=(("A", "1"), ("B", "2")))
+    assert study.command == ("sglang", "serve", "--port", "30000")
+    assert study.env == (("A", "1"), ("B", "2"))
     assert study.workload == Workload(output_tokens=256, ladder=(1, 8))
     assert study.simulated == SimulatedHosts(profile="p", count=2, speed=200.0, faults=("nccl-flake:0.2",))
     assert study.hosts == ()
@@ -90,7 +91,14 @@ def test_everything_optional_may_be_left_out() -> None:
     )
     study = parse(tomllib.loads(minimal))
     assert study.workload == study.simulated_workload == Workload()
-    assert (study.sampler, study.seed, study.simulated, study.hosts) == ("auto", 0, None, ("here",))
+    assert (study.sampler, study.seed, study.simulated) == ("auto", 0, None)
+    assert study.hosts == (HostEntry(name="here"),)
+
+
+def test_a_study_of_units_needs_no_command() -> None:
+    study = parse(changed(lambda c: (c.pop("server"), c.update(hosts=[{"kind": "systemd", "unit": "sglang"}]))))
+    assert (study.command, study.env) == (None, ())
+    assert study.hosts[0].unit == "sglang.service"
 
 
 def test_every_field_of_a_workload_can_be_written() -> None:
@@ -175,21 +183,15 @@ def test_every_field_of_a_workload_can_be_written() -> None:
         (lambda c: c["simulated"].pop("profile"), "simulated.profile: is missing"),
         (lambda c: c["simulated"].update(speed=0), "simulated.speed: is 0, but must be above 0"),
         (lambda c: c["simulated"].update(hosts=0), "simulated.hosts: is 0, but must be at least 1"),
+        (lambda c: c.update(hosts=3), "hosts: is 3, but must be a list"),
+        (lambda c: c.update(hosts=[3]), "hosts[0]: is 3, but must be a table"),
         (
-            lambda c: c.update(hosts=[{"kind": "ssh", "name": "gpu01"}]),
-            'hosts[0].kind: is "ssh": hosts reached over SSH come with the next release; leave [[hosts]] out',
+            lambda c: (c["budget"].update(trials=0), c.update(hosts=[{"kind": "docker"}])),
+            "budget.trials: is 0, but must be at least 1",
         ),
         (
-            lambda c: c.update(hosts=[{"kind": "docker", "name": "x"}]),
-            'hosts[0].kind: is "docker", but must be one of "process" or "ssh"',
-        ),
-        (
-            lambda c: c.update(hosts=[{"kind": "process", "name": "a/b"}]),
-            'hosts[0].name: the host name "a/b" is not allowed: use a-z, 0-9, "-", "_" and single dots, without a path',
-        ),
-        (
-            lambda c: c.update(hosts=[{"kind": "process", "name": "a"}, {"kind": "process", "name": "a"}]),
-            'hosts[1].name: "a" is there twice',
+            lambda c: (c["workload"].update(ladder=[2]), c.update(hosts=[{"kind": "docker"}])),
+            "workload.ladder: is [2], but must start with 1, the single-request leg (and 1 more)",
         ),
         (
             lambda c: (c["budget"].update(trials=0), c["search"].update(sampler=3), c.update(seed="x")),
@@ -239,7 +241,8 @@ def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
 
 def test_a_program_in_a_folder_with_a_space_is_taken() -> None:
     study = parse(changed(lambda c: c["server"].update(command=["/opt/my tools/sglang", "serve"])))
-    assert study.command.argv[0] == "/opt/my tools/sglang"
+    assert study.command is not None
+    assert study.command[0] == "/opt/my tools/sglang"
 
 
 @pytest.mark.parametrize(

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from tuner.config.overrides import Overrides, check_numbers
+from tuner.config.places import hosts_of
 from tuner.config.problems import Problem, check_name, failure, quoted, reading, unknown
 from tuner.config.space_file import read_space, space_names
-from tuner.config.study_file import FOLDER, HIGHEST_SEED, SSH_LATER, StudyFile
+from tuner.config.study_file import FOLDER, StudyFile
 from tuner.errors import UsageError
 from tuner.model.space import Assignment, SearchSpace
-from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, StudySpec
+from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
-    """Options of the command line that replace what the file says; None leaves it.
-
-    Attributes:
-        simulated_hosts: how many simulated hosts.
-        host: run on this one of the study's hosts only.
-    """
-
-    trials: int | None = None
-    sampler: str | None = None
-    seed: int | None = None
-    speed: float | None = None
-    simulated_hosts: int | None = None
-    host: str | None = None
+__all__ = ["Known", "Overrides", "base_refused", "needs_unit", "resolve", "resolve_hosts"]
 
 
 class EngineRules(Protocol):
@@ -57,8 +43,21 @@ class Known:
     profiles: Collection[str] = ()
 
 
-def resolve(study: StudyFile, *, root: Path, known: Known, overrides: Overrides | None = None) -> StudySpec:
-    """Look up what the study refers to and lay the command line's options over it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """All of a study but its base command line."""
+
+    space: SearchSpace
+    sampler: str
+    hosts: tuple[HostSpec, ...]
+    workload: Workload
+    directory: Path
+
+
+def resolve_hosts(
+    study: StudyFile, *, root: Path, known: Known, overrides: Overrides | None = None
+) -> tuple[HostSpec, ...]:
+    """Return where a run would take place, and hold everything that needs no base command line.
 
     Args:
         study: as read.
@@ -70,32 +69,83 @@ def resolve(study: StudyFile, *, root: Path, known: Known, overrides: Overrides 
         StudyFileError: a name is not known, or two parts do not fit together.
         UsageError: an option does not fit the study.
     """
+    return _parts(study, root, known, overrides or Overrides()).hosts
+
+
+def needs_unit(hosts: tuple[HostSpec, ...]) -> bool:
+    """Whether the base command line is to be read from the hosts' units."""
+    return any(isinstance(host, UnitHostSpec) for host in hosts)
+
+
+def resolve(
+    study: StudyFile, *, root: Path, known: Known, overrides: Overrides | None = None, base: Command | None = None
+) -> StudySpec:
+    """Look up what the study refers to and lay the command line's options over it.
+
+    Args:
+        study: as read.
+        root: the folder that holds ``studies/`` and ``search_spaces/``.
+        known: the engines, samplers and profiles there are.
+        overrides: options of the command line.
+        base: what the hosts' units run, where :func:`needs_unit` holds.
+
+    Raises:
+        StudyFileError: a name is not known, or two parts do not fit together.
+        UsageError: an option does not fit the study.
+    """
     over = overrides or Overrides()
+    parts = _parts(study, root, known, over)
+    command = _base(study, parts.hosts, base)
+    return StudySpec(
+        name=study.name,
+        engine=study.engine,
+        space=parts.space,
+        base=command,
+        baseline=_baseline(study, parts, known, command),
+        hosts=parts.hosts,
+        workload=parts.workload,
+        trials=study.trials if over.trials is None else over.trials,
+        seed=study.seed if over.seed is None else over.seed,
+        sampler=parts.sampler,
+        directory=str(parts.directory),
+    )
+
+
+def base_refused(study: StudyFile, hosts: tuple[HostSpec, ...], text: str) -> UsageError:
+    """Build the error for a base command line that cannot be used; it names where that comes from."""
+    units = [host for host in hosts if isinstance(host, UnitHostSpec)]
+    if units:
+        return UsageError(f"host {units[0].name}, unit {units[0].unit}: {' '.join(text.split())}")
+    return failure(study.shown, [Problem(key="server.command", text=text)])
+
+
+def _parts(study: StudyFile, root: Path, known: Known, over: Overrides) -> _Parts:
     with reading(quoted(str(root))):
         root = root.resolve()
     _check_names(study, known)
-    _check_numbers(over)
+    check_numbers(over)
     space = _space(study, root, known)
-    baseline = _baseline(study, space, known)
     sampler = study.sampler if over.sampler is None else over.sampler
     if sampler not in known.samplers:
         raise UsageError(f"--sampler: {unknown('sampler', sampler, known.samplers)}")
     directory = root / FOLDER / study.name
-    hosts = _hosts(study, over, directory)
+    hosts = hosts_of(study, over, root=root, directory=directory)
+    if study.command is None and not needs_unit(hosts):
+        text = "is missing: write the server's command line, or name the systemd unit that has it ([[hosts]] unit)"
+        raise failure(study.shown, [Problem(key="server.command", text=text)])
     simulated = any(isinstance(host, SimulatedHostSpec) for host in hosts)
-    return StudySpec(
-        name=study.name,
-        engine=study.engine,
-        space=space,
-        base=study.command,
-        baseline=baseline,
-        hosts=hosts,
-        workload=_with_prompts(study, root, simulated=simulated),
-        trials=study.trials if over.trials is None else over.trials,
-        seed=study.seed if over.seed is None else over.seed,
-        sampler=sampler,
-        directory=str(directory),
-    )
+    workload = _with_prompts(study, root, simulated=simulated)
+    return _Parts(space=space, sampler=sampler, hosts=hosts, workload=workload, directory=directory)
+
+
+def _base(study: StudyFile, hosts: tuple[HostSpec, ...], base: Command | None) -> Command:
+    """Return what production runs, with ``[server.env]`` on top."""
+    if not needs_unit(hosts):
+        assert study.command is not None, "held by _parts"
+        return Command(argv=study.command, env=study.env)
+    if base is None:
+        raise UsageError(f"study {study.name}: its base command line is the unit's, which has to be read first")
+    return replace(base, env=tuple(sorted({**dict(base.env), **dict(study.env)}.items())))
 
 
 def _check_names(study: StudyFile, known: Known) -> None:
@@ -109,13 +159,6 @@ def _check_names(study: StudyFile, known: Known) -> None:
         problems.append(Problem(key="simulated.profile", text=text))
     if problems:
         raise failure(study.shown, problems)
-
-
-def _check_numbers(over: Overrides) -> None:
-    if over.speed is not None and not (math.isfinite(over.speed) and over.speed > 0):
-        raise UsageError(f"--speed: is {over.speed}, but must be a finite number above 0")
-    if over.seed is not None and not 0 <= over.seed <= HIGHEST_SEED:
-        raise UsageError(f"--seed: is {over.seed}, but must be a whole number from 0 to {HIGHEST_SEED}")
 
 
 def _space(study: StudyFile, root: Path, known: Known) -> SearchSpace:
@@ -142,60 +185,22 @@ def _space(study: StudyFile, root: Path, known: Known) -> SearchSpace:
     return space
 
 
-def _baseline(study: StudyFile, space: SearchSpace, known: Known) -> Assignment:
-    key = "server.command"
+def _baseline(study: StudyFile, parts: _Parts, known: Known, command: Command) -> Assignment:
+    space = parts.space
     try:
-        settings = known.engines[study.engine].settings_of(study.command)
+        settings = known.engines[study.engine].settings_of(command)
     except UsageError as error:
-        raise failure(study.shown, [Problem(key=key, text=str(error))]) from error
+        raise base_refused(study, parts.hosts, str(error)) from error
     baseline = Assignment.of({name: value for name, value in settings.items() if _is_tuned(name, space)})
     outside = space.outside(baseline)
     if outside:
         text = f"the baseline is outside the space: {outside}; change the command or search_spaces/{space.name}.toml"
-        raise failure(study.shown, [Problem(key=key, text=text)])
+        raise base_refused(study, parts.hosts, text)
     return baseline
 
 
 def _is_tuned(name: str, space: SearchSpace) -> bool:
     return any(parameter.name == name for parameter in space.parameters)
-
-
-def _hosts(study: StudyFile, over: Overrides, directory: Path) -> tuple[HostSpec, ...]:
-    disks = directory / "hosts"
-    if over.host is not None and "@" in over.host:
-        raise UsageError(f"--host {over.host}: {SSH_LATER}")
-    hosts: tuple[HostSpec, ...]
-    if study.hosts:
-        for option, value in (("--speed", over.speed), ("--hosts", over.simulated_hosts)):
-            if value is not None:
-                raise UsageError(f"{option} is for simulated hosts; {study.shown} names its own [[hosts]]")
-        hosts = tuple(ProcessHostSpec(name=name, state_dir=str(disks / name)) for name in study.hosts)
-    else:
-        hosts = _simulated_hosts(study, over, disks)
-    if over.host is None:
-        return hosts
-    chosen = tuple(host for host in hosts if host.name == over.host)
-    if not chosen:
-        raise UsageError(f"--host: {unknown('host', over.host, [host.name for host in hosts])}")
-    return chosen
-
-
-def _simulated_hosts(study: StudyFile, over: Overrides, disks: Path) -> tuple[HostSpec, ...]:
-    if study.simulated is None:
-        text = 'is missing: name where to run ([[hosts]] kind = "process"), or add [simulated] with a profile'
-        raise failure(study.shown, [Problem(key="hosts", text=text)])
-    count = study.simulated.count if over.simulated_hosts is None else over.simulated_hosts
-    return tuple(
-        SimulatedHostSpec(
-            name=f"sim{index}",
-            address=f"127.0.0.{index + 1}",
-            state_dir=str(disks / f"sim{index}"),
-            profile=study.simulated.profile,
-            speed=study.simulated.speed if over.speed is None else over.speed,
-            faults=study.simulated.faults,
-        )
-        for index in range(count)
-    )
 
 
 def _with_prompts(study: StudyFile, root: Path, *, simulated: bool) -> Workload:

@@ -24,9 +24,10 @@
     hosts = 1
     speed = 200                     # how many times faster than real the server loads
 
-    [[hosts]]
-    kind = "process"                # this machine
-    name = "here"
+    [[hosts]]                       # see tuner.config.host_file; where they are units of systemd,
+    kind = "ssh"                    # the base command line is the unit's own
+    address = "user@gpu01"
+    unit = "sglang-qwen.service"
 """
 
 from __future__ import annotations
@@ -34,24 +35,23 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError
 
+from tuner.config.host_file import HostEntry, read_hosts
 from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, reading, unknown
 from tuner.errors import StudyFileError
-from tuner.model.trial import Command
 from tuner.model.workload import Workload
 
 FOLDER = "studies"
 MOST_SIMULATED_HOSTS = 16
 HIGHEST_SEED = 2**32 - 1
 """The highest that NumPy's generators take, on which the samplers draw."""
-SSH_LATER = "hosts reached over SSH come with the next release; leave [[hosts]] out to run on the simulated GPU host"
 
 
 class _ServerTable(Table):
-    command: list[str] = Field(min_length=1)
+    command: list[str] | None = Field(default=None, min_length=1)
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -89,21 +89,16 @@ class _SimulatedTable(Table):
     faults: list[str] = Field(default_factory=list)
 
 
-class _HostTable(Table):
-    kind: Literal["process", "ssh"]
-    name: str
-
-
 class _StudyTable(Table):
     engine: str
     space: str
     seed: int = Field(default=0, ge=0, le=HIGHEST_SEED)
-    server: _ServerTable
+    server: _ServerTable = _ServerTable()
     workload: _WorkloadsTable = _WorkloadsTable()
     budget: _BudgetTable
     search: _SearchTable = _SearchTable()
     simulated: _SimulatedTable | None = None
-    hosts: list[_HostTable] = Field(default_factory=list)
+    hosts: list[dict[str, Any]] = Field(default_factory=list)  # each kind has its own keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +117,13 @@ class StudyFile:
 
     Attributes:
         shown: how messages call the file.
+        command: as ``[server] command`` has it, without the environment; None: it is not there, which is
+            right where the hosts are units.
+        env: what ``[server.env]`` adds to the server's environment.
         workload: on a real host.
         simulated_workload: the same with ``[workload.simulated]`` laid over it.
         simulated: None when the study cannot run on the simulated host.
-        hosts: names of the process hosts; empty: it runs on the simulated ones.
+        hosts: all units of systemd or all processes; empty: it runs on the simulated ones.
     """
 
     name: str
@@ -133,13 +131,14 @@ class StudyFile:
     engine: str
     space: str
     seed: int
-    command: Command
+    command: tuple[str, ...] | None
+    env: tuple[tuple[str, str], ...]
     workload: Workload
     simulated_workload: Workload
     trials: int
     sampler: str
     simulated: SimulatedHosts | None
-    hosts: tuple[str, ...]
+    hosts: tuple[HostEntry, ...]
 
 
 def study_names(root: Path) -> tuple[str, ...]:
@@ -182,10 +181,11 @@ def parse_study(content: dict[str, Any], *, name: str, shown: str) -> StudyFile:
         raise failure(shown, problems_of(error, _StudyTable)) from error
     workload = _laid_over(Workload(), table.workload)
     simulated_workload = _laid_over(workload, table.workload.simulated)
-    problems = _command_problems(table.server) + _workload_problems(workload, "workload")
+    problems = _server_problems(table.server) + _workload_problems(workload, "workload")
     if not problems:  # what is wrong on a real host need not be said again of the simulated one
         problems += _workload_problems(simulated_workload, "workload.simulated")
-    problems += _host_problems(table.hosts)
+    hosts, wrong_hosts = read_hosts(table.hosts)
+    problems += wrong_hosts
     if problems:
         raise failure(shown, problems)
     return StudyFile(
@@ -194,13 +194,14 @@ def parse_study(content: dict[str, Any], *, name: str, shown: str) -> StudyFile:
         engine=table.engine,
         space=table.space,
         seed=table.seed,
-        command=Command(argv=tuple(table.server.command), env=tuple(sorted(table.server.env.items()))),
+        command=None if table.server.command is None else tuple(table.server.command),
+        env=tuple(sorted(table.server.env.items())),
         workload=workload,
         simulated_workload=simulated_workload,
         trials=table.budget.trials,
         sampler=table.search.sampler,
         simulated=_simulated(table.simulated),
-        hosts=tuple(host.name for host in table.hosts),
+        hosts=hosts,
     )
 
 
@@ -213,22 +214,29 @@ def _laid_over(workload: Workload, table: _WorkloadTable) -> Workload:
     return replace(workload, **given)
 
 
-def _command_problems(server: _ServerTable) -> list[Problem]:
-    problems = []
-    if not server.command[0].strip():
-        text = f"is {quoted(server.command[0])}, but must be the program to start"
-        problems.append(Problem(key="server.command[0]", text=text))
-    elif _is_several_words(server.command[0]):
-        first = quoted(server.command[0].split()[0])  # the rest may hold a secret
-        text = f"must be the program alone, one word: split it into one text a word, [{first}, ...]"
-        problems.append(Problem(key="server.command[0]", text=text))
-    for index, word in enumerate(server.command):
-        if "\0" in word:
-            problems.append(Problem(key=f"server.command[{index}]", text="holds a NUL character"))
+def _server_problems(server: _ServerTable) -> list[Problem]:
+    problems = [] if server.command is None else _command_problems(server.command)
     problems += [
         Problem(key="server.env", text=f"{quoted(key)} cannot name an environment variable")
         for key in server.env
         if not key or "=" in key or "\0" in key
+    ]
+    return problems
+
+
+def _command_problems(command: list[str]) -> list[Problem]:
+    problems = []
+    if not command[0].strip():
+        text = f"is {quoted(command[0])}, but must be the program to start"
+        problems.append(Problem(key="server.command[0]", text=text))
+    elif _is_several_words(command[0]):
+        first = quoted(command[0].split()[0])  # the rest may hold a secret
+        text = f"must be the program alone, one word: split it into one text a word, [{first}, ...]"
+        problems.append(Problem(key="server.command[0]", text=text))
+    problems += [
+        Problem(key=f"server.command[{index}]", text="holds a NUL character")
+        for index, word in enumerate(command)
+        if "\0" in word
     ]
     return problems
 
@@ -250,22 +258,6 @@ def _workload_problems(workload: Workload, key: str) -> list[Problem]:
     if workload.level_min_s > workload.level_max_s:
         text = f"is {workload.level_min_s:g}, but level_max_s is only {workload.level_max_s:g}"
         problems.append(Problem(key=f"{key}.level_min_s", text=text))
-    return problems
-
-
-def _host_problems(hosts: list[_HostTable]) -> list[Problem]:
-    problems = []
-    seen: set[str] = set()
-    for index, host in enumerate(hosts):
-        key = f"hosts[{index}]"
-        refused = check_name(host.name, "the host name")
-        if host.kind == "ssh":
-            problems.append(Problem(key=f"{key}.kind", text=f'is "ssh": {SSH_LATER}'))
-        elif refused:
-            problems.append(Problem(key=f"{key}.name", text=refused))
-        elif host.name in seen:
-            problems.append(Problem(key=f"{key}.name", text=f"{quoted(host.name)} is there twice"))
-        seen.add(host.name)
     return problems
 
 

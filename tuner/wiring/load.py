@@ -6,40 +6,78 @@ from dataclasses import replace
 from itertools import chain, islice, product
 from pathlib import Path
 
+from tuner.config.address import HIGHEST_PORT
+from tuner.config.overrides import Overrides
 from tuner.config.problems import Problem, failure
-from tuner.config.resolve import Known, Overrides, resolve
+from tuner.config.resolve import Known, base_refused, needs_unit, resolve, resolve_hosts
 from tuner.config.space_file import FOLDER as SPACES
 from tuner.config.study_file import StudyFile, read_study
 from tuner.engines import ENGINES
 from tuner.errors import AssignmentRejected, UsageError
 from tuner.load.prompts import load_prompts
 from tuner.model.space import Parameter, Value
-from tuner.model.study import StudySpec
+from tuner.model.study import HostSpec, StudySpec, UnitHostSpec
+from tuner.model.trial import Command
 from tuner.search.domain import Domain
 from tuner.search.identity import fingerprint
 from tuner.search.samplers import SAMPLERS, Setting, make_strategy
 from tuner.simulator import faults, profile
 
-HIGHEST_PORT = 65535
+__all__ = ["base_remark", "hosts_of", "load_study", "needs_unit", "why_fixed"]
+
 CORNERS = 1024
 PROBES = 100
 """Combinations and values tried, at most about so many; the first few settle it unless something is wrong."""
 
 
-def load_study(root: Path, name: str, overrides: Overrides | None = None) -> StudySpec:
-    """Read a study file and everything it refers to, and hold all of its rules; touches nothing.
+def hosts_of(root: Path, name: str, overrides: Overrides | None = None) -> tuple[HostSpec, ...]:
+    """Say where a run of a study would take place, and hold all rules that need no base command line.
+
+    Touches nothing. Where :func:`needs_unit` holds of the hosts, their units have the base command
+    line: read it, then call :func:`load_study` with it.
 
     Raises:
         UsageError: a file or an option is wrong.
     """
-    known = Known(engines=ENGINES, samplers=SAMPLERS, profiles=profile.names())
     study = read_study(root, name)
-    spec = resolve(study, root=root, known=known, overrides=overrides)
+    hosts = resolve_hosts(study, root=root, known=_known(), overrides=overrides)
+    _check_faults(study)
+    return hosts
+
+
+def load_study(root: Path, name: str, overrides: Overrides | None = None, base: Command | None = None) -> StudySpec:
+    """Read a study file and everything it refers to, and hold all of its rules; touches nothing.
+
+    Args:
+        root: the folder that holds ``studies/`` and ``search_spaces/``.
+        name: of the study.
+        overrides: options of the command line.
+        base: what the hosts' units run, where :func:`needs_unit` holds.
+
+    Raises:
+        UsageError: a file or an option is wrong, or the base command line does not fit.
+    """
+    study = read_study(root, name)
+    spec = resolve(study, root=root, known=_known(), overrides=overrides, base=base)
     _check_port(study, spec)
     _check_faults(study)
     _check_search(study, spec)
     prompts = load_prompts(spec.workload.prompts)  # a bad line is refused now, not by a worker later
     return replace(spec, prompts_digest=fingerprint([prompt.text for prompt in prompts]))
+
+
+def base_remark(root: Path, name: str, hosts: tuple[HostSpec, ...]) -> str | None:
+    """Say that the study's own command line is not used, where the hosts' units have theirs."""
+    study = read_study(root, name)
+    unit = next((host.unit for host in hosts if isinstance(host, UnitHostSpec)), None)
+    if unit is None or study.command is None:
+        return None
+    env = ", [server.env] is added to it" if study.env else ""
+    return f"trial 0 is what {unit} runs{env}; [server] command of {study.shown} is not used"
+
+
+def _known() -> Known:
+    return Known(engines=ENGINES, samplers=SAMPLERS, profiles=profile.names())
 
 
 def _check_port(study: StudyFile, spec: StudySpec) -> None:
@@ -49,7 +87,7 @@ def _check_port(study: StudyFile, spec: StudySpec) -> None:
     except UsageError as error:
         problem = str(error)
     if problem is not None:
-        raise failure(study.shown, [Problem(key="server.command", text=problem)])
+        raise base_refused(study, spec.hosts, problem)
 
 
 def _check_faults(study: StudyFile) -> None:
