@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from tuner.model.lease import LeaseTerms
 from tuner.model.outcome import Faulted, TrialState
-from tuner.model.study import ProcessHostSpec, SimulatedHostSpec
+from tuner.model.study import HostCare, ProcessHostSpec, Reach, SimulatedHostSpec, SshLogin, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.screen.plan import command_lines, ending_lines, host_words, plan_lines, time_words
 from tuner.screen.status import status_line, status_table
@@ -80,6 +81,24 @@ def test_fault_switches_are_shown() -> None:
     host = SimulatedHostSpec(name="s", address="127.0.0.1", state_dir="/s", profile="p", faults=("hang", "nccl:0.2"))
     assert host_words(host).endswith(", faults hang nccl:0.2")
     assert host_words(ProcessHostSpec(name="h", state_dir="/h")) == "h: this machine"
+
+
+def test_a_host_of_somebody_is_shown_with_what_is_his() -> None:
+    login = SshLogin(host="gpu01", user="ops", port=2222)
+    unit = UnitHostSpec(name="g", unit="sglang.service", login=login, sudo=True)
+    assert host_words(unit) == (
+        "g: sglang.service of ops@gpu01:2222 over SSH, with sudo, load straight to its port, "
+        "restores itself 15:00 after tuner is gone"
+    )
+    care = HostCare(gpu_indices=(0, 1), lease=LeaseTerms(lasts_s=45.0))
+    tunnel = UnitHostSpec(name="g", unit="a.service", login=SshLogin(host="::1"), reach=Reach(tunnel=True), care=care)
+    assert host_words(tunnel) == (
+        "g: a.service of ::1 over SSH, GPU 0 1, load through an SSH tunnel, restores itself 45 s after tuner is gone"
+    )
+    here = UnitHostSpec(name="here", unit="a.service", reach=Reach(base_url="http://h:1"))
+    assert host_words(here).startswith("here: a.service of this machine, load to http://h:1, restores itself ")
+    process = ProcessHostSpec(name="p", state_dir="/tmp/t", login=SshLogin(host="::1", port=22))
+    assert host_words(process).startswith("p: [::1]:22 over SSH, load straight to its port, restores itself ")
 
 
 def test_a_run_ends_with_gains_places_and_how_to_look() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tuner.model.names import short_names
 from tuner.model.secrets import MASK, masked
 from tuner.model.space import describe
-from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec
+from tuner.model.study import HostSpec, SimulatedHostSpec, SshLogin, StudySpec, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
 from tuner.screen.words import counted, duration, settings
@@ -86,12 +86,31 @@ def workload_lines(workload: Workload, *, simulated: bool) -> list[str]:
 
 
 def host_words(host: HostSpec) -> str:
-    """Name a host and say what it is."""
+    """Name a host, say what it is and how the load reaches it."""
     if isinstance(host, SimulatedHostSpec):
         faults = f", faults {' '.join(host.faults)}" if host.faults else ""
         profile = f"profile {host.profile}, loads {host.speed:g} times faster than real{faults}"
         return f"{host.name}: simulated GPU host at {host.address}, {profile}"
-    return f"{host.name}: this machine"
+    place = "this machine" if host.login is None else f"{login_words(host.login)} over SSH"
+    what = [f"{host.unit} of {place}" if isinstance(host, UnitHostSpec) else place]
+    if isinstance(host, UnitHostSpec) and host.sudo:
+        what.append("with sudo")
+    if host.care.gpu_indices:
+        what.append(f"GPU {' '.join(str(index) for index in host.care.gpu_indices)}")
+    if host.reach.base_url is not None:
+        what.append(f"load to {host.reach.base_url}")
+    elif host.login is not None:
+        what.append("load through an SSH tunnel" if host.reach.tunnel else "load straight to its port")
+    if host.is_owned:
+        what.append(f"restores itself {duration(host.care.lease.lasts_s)} after tuner is gone")
+    return f"{host.name}: {', '.join(what)}"
+
+
+def login_words(login: SshLogin) -> str:
+    """Write where to log in, as ssh takes it."""
+    host = f"[{login.host}]" if ":" in login.host and login.port is not None else login.host
+    user = "" if login.user is None else f"{login.user}@"
+    return f"{user}{host}" if login.port is None else f"{user}{host}:{login.port}"
 
 
 def time_words(spec: StudySpec) -> str:

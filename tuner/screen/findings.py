@@ -1,0 +1,111 @@
+"""What ``tuner doctor`` found, a block a host: for a terminal, for a file, for a program."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.text import Text
+
+from tuner.model.finding import Finding, Verdict
+from tuner.screen.words import counted
+
+_STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.UNKNOWN: "dim"}
+_WORDS = {Verdict.FAILED: "FAILED"}
+"""What stands out without colours too; the others are their values."""
+_INDENT = "  "
+_COPY_INDENT = "    "
+_GAP = 2
+_ARROW = "→ "
+_LEAST_DETAIL = 24
+"""Columns that a detail is given on the narrowest terminal."""
+
+
+def findings_lines(findings: Sequence[Finding], *, width: int | None) -> list[Text]:
+    """Write one row a finding, under the name of its host; print them unbroken.
+
+    Args:
+        findings: in the order they are to be read; those of a host together.
+        width: columns of the terminal; None: lines may be of any length. Lines to copy are never broken.
+    """
+    verdicts = max((len(_word(finding.verdict)) for finding in findings), default=0)
+    checks = max((len(_clean(finding.check)) for finding in findings), default=0)
+    lines: list[Text] = []
+    for host, rows in groupby(findings, key=lambda finding: finding.host):
+        lines.append(Text(_clean(host), style="bold"))
+        for finding in rows:
+            label = f"{_clean(finding.check):<{checks}}"
+            lines += _row(finding, f"{_word(finding.verdict):<{verdicts}}", label, width)
+    return lines
+
+
+def _row(finding: Finding, verdict: str, label: str, width: int | None) -> Iterator[Text]:
+    lead = f"{_INDENT}{verdict}{' ' * _GAP}{label}{' ' * _GAP}"
+    first, *rest = _wrapped(_clean(finding.detail), width, len(lead))
+    yield Text.assemble(_INDENT, (verdict, _STYLES[finding.verdict]), f"{' ' * _GAP}{label}{' ' * _GAP}{first}")
+    for line in rest:
+        yield Text(f"{' ' * len(lead)}{line}")
+    if finding.remedy:
+        column = len(lead) + len(_ARROW)
+        for index, line in enumerate(_wrapped(_clean(finding.remedy), width, column)):
+            yield Text(f"{' ' * len(lead)}{' ' * len(_ARROW) if index else _ARROW}{line}")
+    for line in finding.lines:
+        yield Text(f"{_COPY_INDENT}{_printable(line)}")
+
+
+def _wrapped(text: str, width: int | None, column: int) -> list[str]:
+    if width is None:
+        return [text]
+    room = max(_LEAST_DETAIL, width - column)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _word(verdict: Verdict) -> str:
+    return _WORDS.get(verdict, verdict.value)
+
+
+def _clean(text: str) -> str:
+    """Make one line of it: what a host says must not steer the terminal."""
+    return " ".join(_printable(" ".join(text.split())).split())
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
+
+
+def summary_lines(findings: Sequence[Finding]) -> list[str]:
+    """Say of every host whether a run can use it."""
+    return [_summary(host, list(rows)) for host, rows in groupby(findings, key=lambda finding: finding.host)]
+
+
+def _summary(host: str, rows: Sequence[Finding]) -> str:
+    failed = [_clean(row.check) for row in rows if row.verdict is Verdict.FAILED]
+    warnings = sum(row.verdict is Verdict.WARNING for row in rows)
+    more = f"; {counted(warnings, 'warning')}" if warnings else ""
+    state = f"not ready: {', '.join(failed)}" if failed else "ready"
+    return f"{_clean(host)}: {state}{more}"
+
+
+def is_ready(findings: Sequence[Finding]) -> bool:
+    """Whether nothing stands in the way of a run."""
+    return all(finding.verdict is not Verdict.FAILED for finding in findings)
+
+
+def findings_json(findings: Sequence[Finding]) -> str:
+    """Write the findings for a program: a list of objects, one a row."""
+    return json.dumps(
+        [
+            {
+                "host": finding.host,
+                "check": finding.check,
+                "verdict": finding.verdict.value,
+                "detail": finding.detail,
+                "remedy": finding.remedy,
+                "lines": list(finding.lines),
+            }
+            for finding in findings
+        ],
+        indent=2,
+    )
