@@ -7,10 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tuner.hosts.checks.row import Row, failed, ok
+from tuner.hosts.systemd.unit import OLDEST as OLDEST_SYSTEMD
 from tuner.ports import HostTransport
-
-OLDEST_SYSTEMD = 240
-"""``systemctl show`` and bus properties as they are read here; of December 2018."""
 
 LOOK = """
 printf 'user %s\\n' "$(id -un)"

@@ -1,0 +1,38 @@
+"""Whether somebody else uses the host."""
+
+from __future__ import annotations
+
+from tuner.errors import HostFault, LeaseHeld
+from tuner.hosts.checks.row import Row, failed, ok, warning
+from tuner.hosts.systemd.holding import Seen, grant
+from tuner.hosts.systemd.lease import LeaseFolder
+from tuner.model.lease import Holder
+
+
+async def read_lease(folder: LeaseFolder) -> Seen | HostFault:
+    """Look at the lease; nothing is written. What kept us from looking is a value."""
+    try:
+        return await folder.look()
+    except HostFault as error:
+        return error
+
+
+def lease_row(seen: Seen | HostFault, asking: Holder, place: str) -> Row:
+    """Decide whether ``asking`` would get the host.
+
+    Args:
+        seen: the lease.
+        asking: who runs the study.
+        place: what the lease is on, for the reader.
+    """
+    check = "lease"
+    if isinstance(seen, HostFault):
+        return warning(check, str(seen), "make it readable: a run takes the lease before it changes anything")
+    if not seen.exists:
+        return ok(check, f"nobody holds {place}")
+    try:
+        may = grant(seen, asking, place)
+    except LeaseHeld as error:
+        reason, _, remedy = str(error).rpartition(": ")
+        return failed(check, reason, remedy)
+    return ok(check, may.remark or f"{place} is ours")

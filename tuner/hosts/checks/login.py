@@ -1,0 +1,84 @@
+"""Whether a host is reached, proves to be the one that is known, and takes us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tuner.errors import HostKeyRefused, LoginRefused, TransportFault
+from tuner.hosts.checks.machine import Machine
+from tuner.hosts.checks.row import Row, failed, ok, unknown, warning
+from tuner.model.study import SshLogin
+
+CHECKS = ("reachable", "host key", "login")
+
+
+def login_rows(login: SshLogin | None, machine: Machine, accepted_key: str | None) -> tuple[Row, ...]:
+    """Say who we are on a host that was reached.
+
+    Args:
+        login: None: this machine.
+        machine: the first look at it.
+        accepted_key: fingerprint of a host key that was taken just now, because the person asked for it.
+    """
+    reachable, host_key, who = CHECKS
+    here = f"{machine.user} (uid {machine.uid}) on {machine.name or 'a host without a name'}"
+    if login is None:
+        return (ok(reachable, "this machine"), ok(who, here))
+    key = ok(host_key, "known")
+    if accepted_key is not None:
+        key = warning(
+            host_key,
+            f"was unknown and has just been taken: {accepted_key}",
+            "compare it with the host's own: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there",
+        )
+    return (ok(reachable, f"{login.host} over SSH"), key, ok(who, here))
+
+
+def refused_rows(login: SshLogin | None, error: TransportFault) -> tuple[Row, ...]:
+    """Say which of the three it failed at; what comes after was not looked at."""
+    reachable, host_key, who = CHECKS
+    if login is None:
+        return (
+            failed(reachable, str(error), "this machine cannot run sh: mend that first"),
+            *unknown((who,), reachable),
+        )
+    user = login.user or "the login's user"
+    if isinstance(error, HostKeyRefused):
+        return (
+            ok(reachable, f"{login.host} over SSH"),
+            failed(
+                host_key,
+                str(error),
+                "an unknown host: compare the fingerprint with the host's own, then give --accept-new-host-key once; "
+                f"a changed key: find out why, then ssh-keygen -R {login.host}",
+            ),
+            *unknown((who,), f"the {host_key} was refused"),
+        )
+    if isinstance(error, LoginRefused):
+        return (
+            ok(reachable, f"{login.host} over SSH"),
+            ok(host_key, "known"),
+            failed(
+                who,
+                str(error),
+                f"put your public key into ~/.ssh/authorized_keys of {user} there (ssh-copy-id), load it into the "
+                "agent, or name another user or identity_file in its [[hosts]] table",
+            ),
+        )
+    return (
+        failed(
+            reachable,
+            str(error),
+            f"until `ssh {login.host} true` works from this machine: check address, port, jump host and firewall",
+        ),
+        *unknown((host_key, who), f"{login.host} is not reached"),
+    )
+
+
+def lost_rows(error: TransportFault, every: Iterable[str], rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Say that the host was lost in the middle, and which of the rows are missing for it."""
+    done = {row.check for row in rows}
+    return (
+        failed("connection", str(error), "the host was lost in the middle: run doctor again"),
+        *unknown([check for check in every if check not in done], "the connection was lost"),
+    )

@@ -1,0 +1,40 @@
+"""What a run will want to do as root on a unit's host, and where its lease lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tuner.errors import UsageError
+from tuner.hosts.checks.rights import Argv
+from tuner.hosts.systemd import deadman, lease, root
+from tuner.model.lease import LeaseTerms
+
+_RUN = "/run/tuner"
+
+
+def lease_folder(unit: str) -> str:
+    """Return the folder of the lease on a unit."""
+    return f"{_RUN}/{unit}"
+
+
+def commands(unit: str, terms: LeaseTerms) -> tuple[Argv, ...]:
+    """List every command that a run on ``unit`` needs root for, each once."""
+    folder = lease_folder(unit)
+    files = (deadman.SCRIPT_FILE, deadman.BEFORE_FILE)
+    found = (*lease.commands(folder, files), *deadman.commands(unit, folder, terms), *root.commands(unit))
+    return tuple(dict.fromkeys(found))
+
+
+def programs(commands: Iterable[Argv]) -> tuple[str, ...]:
+    """Return the names of the programs, to be looked for on the host."""
+    return tuple(dict.fromkeys(command[0] for command in commands))
+
+
+def lines(user: str, commands: Iterable[Argv], places: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the lines of sudoers that allow these commands; a program that was not found is looked for in /usr/bin."""
+    wanted = tuple(commands)
+    known = {name: places.get(name, f"/usr/bin/{name}") for name in programs(wanted)}
+    try:
+        return root.sudoers_lines(user, wanted, known)
+    except UsageError as error:
+        return (f"# {error}",)

@@ -1,0 +1,73 @@
+"""The server behind the unit: its version, and the way to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.errors import HostFault
+from tuner.hosts.checks.bench import Bench
+from tuner.hosts.checks.installed import read_installed
+from tuner.hosts.checks.route import measure, needed_chunks_per_s, route_row, silent_row
+from tuner.hosts.checks.row import Row, failed
+from tuner.model.trial import Command
+
+_TRIPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The command line of a server, and whether it runs now."""
+
+    command: Command
+    port: int
+    running: bool
+
+
+async def serving_rows(bench: Bench, served: Served) -> tuple[Row, ...]:
+    """Look at the version and at the route; a second or two of small requests, and no generation.
+
+    Raises:
+        TransportFault: the host is not reached.
+    """
+    try:
+        try:
+            base_url = await bench.route.open(served.port)
+        except HostFault as error:
+            remedy = "until ssh -L works from this machine (AllowTcpForwarding in the host's sshd_config)"
+            return (
+                bench.judge_version(await _installed(bench, served.command)),
+                failed("route", f"{bench.way}: {error}", remedy),
+            )
+        version = await _reported(bench, base_url, served) or await _installed(bench, served.command)
+        return bench.judge_version(version), await _route_row(bench, base_url, served)
+    finally:
+        await bench.route.close()
+
+
+async def _reported(bench: Bench, base_url: str, served: Served) -> str | None:
+    """Return what the running server says of itself; None: it does not run, or says nothing."""
+    if not served.running:
+        return None
+    try:
+        return bench.engine.effective(await bench.ask(base_url, served.command)).version
+    except HostFault:
+        return None
+
+
+async def _installed(bench: Bench, command: Command) -> str | None:
+    if bench.distribution is None:
+        return None
+    return await read_installed(bench.transport, command.argv, bench.distribution)
+
+
+async def _route_row(bench: Bench, base_url: str, served: Served) -> Row:
+    if served.running:
+        headers = bench.headers(served.command)
+        reading = await measure(base_url, headers, needed_chunks_per_s(bench.ladder))
+        return route_row(reading, bench.ladder, bench.way)
+    trips = []
+    for _ in range(_TRIPS):
+        started_s = bench.clock.monotonic_s()
+        await bench.transport.run(("true",))
+        trips.append(bench.clock.monotonic_s() - started_s)
+    return silent_row(min(trips), bench.way)
