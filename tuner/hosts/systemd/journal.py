@@ -1,0 +1,140 @@
+"""What the processes of a unit wrote, read from the journal on from a cursor.
+
+Only what they wrote themselves: systemd's own lines about the unit carry ``UNIT=`` and not ``_SYSTEMD_UNIT=``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import HostFault
+from tuner.model.host import CommandResult
+from tuner.ports import HostTransport
+
+CHUNK_BYTES = 1024 * 1024
+"""Of JSON, before it is read: the text in it is shorter."""
+
+_QUIET = "export LC_ALL=C SYSTEMD_PAGER= SYSTEMD_COLORS=0"
+_NOW = f"{_QUIET}; exec journalctl --no-pager -n 0 --show-cursor"
+# --cursor and not --after-cursor: systemd 252 (and others) let the latter pass over the first entry that
+# matches, even if the cursor is that of another unit's entry, and the first line would be lost.
+# head ends journalctl by SIGPIPE when there is more.
+_READ = (
+    f"{_QUIET}\n"
+    'journalctl --no-pager -q -o json --all --output-fields="$3" ${2:+--cursor="$2"} _SYSTEMD_UNIT="$1"'
+    ' | head -c "$4"'
+)
+_FIELDS = "MESSAGE,_LINE_BREAK"
+_CURSOR_LINE = re.compile(r"^-- cursor: (\S+)$", re.MULTILINE)
+_HIDDEN = re.compile(r"not seeing messages|insufficient permissions|No journal files", re.IGNORECASE)
+_LEFT_OUT = f"[a message of more than {CHUNK_BYTES} bytes is left out]\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalPiece:
+    """What a look at the journal showed.
+
+    Attributes:
+        text: of whole entries, each with a newline at its end unless journald cut it within a line.
+        cursor: of the last of them; the one that was asked for when there was none.
+        is_cut: an entry did not fit, and there is more.
+    """
+
+    text: str
+    cursor: str
+    is_cut: bool = False
+
+
+async def cursor_now(transport: HostTransport) -> str:
+    """Return the cursor of the last entry in the journal; empty: there is no entry yet.
+
+    Raises:
+        HostFault: the login may not read the journal, or there is none.
+        TransportFault: the host is not reached.
+    """
+    result = await transport.run(("sh", "-c", _NOW))
+    if result.status == 127 or _HIDDEN.search(result.stderr):
+        raise _unreadable(result)
+    match = _CURSOR_LINE.search(result.stdout)
+    return "" if match is None else match[1]
+
+
+async def read_journal(transport: HostTransport, unit: str, cursor: str) -> JournalPiece:
+    """Read what ``unit`` wrote after ``cursor``, at most :data:`CHUNK_BYTES` of JSON at once.
+
+    A cursor whose entry was rotated away goes on with the first entry after its time.
+
+    Raises:
+        HostFault: the journal cannot be read.
+        TransportFault: the host is not reached.
+    """
+    piece = parse_entries(await _read(transport, unit, cursor, fields=_FIELDS), cursor)
+    if piece.is_cut and piece.cursor == cursor:
+        # One entry fills it all: passed over, by its cursor, which is read without its message.
+        following = parse_entries(await _read(transport, unit, cursor, fields="_BOOT_ID", limit=4096), cursor, most=1)
+        return JournalPiece(text=_LEFT_OUT, cursor=following.cursor)
+    return piece
+
+
+def parse_entries(text: str, cursor: str, *, most: int | None = None) -> JournalPiece:
+    """Read JSON lines from ``journalctl``, without the entry that ``cursor`` names, ``most`` of them.
+
+    Raises:
+        HostFault: a whole line is no entry.
+    """
+    *lines, rest = text.split("\n")
+    parts: list[str] = []
+    last = cursor
+    for line in lines:
+        entry = _entry(line)
+        if entry["__CURSOR"] == cursor:
+            continue
+        if most is not None and len(parts) == most:
+            break
+        parts.append(_words(entry))
+        last = entry["__CURSOR"]
+    return JournalPiece(text="".join(parts), cursor=last, is_cut=bool(rest))
+
+
+def _entry(line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+        if isinstance(entry, dict) and isinstance(entry["__CURSOR"], str):
+            return entry
+    except (ValueError, KeyError):
+        pass
+    msg = f"journalctl printed a line that is no journal entry: {line[:100]!r}: see `journalctl --verify` on the host"
+    raise HostFault(msg)
+
+
+def _words(entry: Mapping[str, Any]) -> str:
+    message = entry.get("MESSAGE")
+    # Null: journalctl left it out. Several fields of that name: an entry from the native protocol.
+    several = message if isinstance(message, list) and not all(isinstance(byte, int) for byte in message) else [message]
+    text = "\n".join(_text(part) for part in several if part is not None)
+    # journald cuts a long line in pieces (LineMax=): put together, they are that line again.
+    return text if entry.get("_LINE_BREAK") == "line-max" else f"{text}\n"
+
+
+def _text(message: str | list[int]) -> str:
+    """Return a message; journalctl shows one with bytes that are not printable UTF-8 as their numbers."""
+    return message if isinstance(message, str) else bytes(message).decode(errors="replace")
+
+
+async def _read(transport: HostTransport, unit: str, cursor: str, *, fields: str, limit: int = CHUNK_BYTES) -> str:
+    result = await transport.run(("sh", "-c", _READ, "tuner", unit, cursor, fields, str(limit)))
+    if result.status != 0 or (not result.stdout and result.stderr.strip()):
+        raise _unreadable(result)
+    return result.stdout
+
+
+def _unreadable(result: CommandResult) -> HostFault:
+    said = (result.stderr.strip() or f"status {result.status}").splitlines()[0]
+    return HostFault(
+        f"the journal of this host cannot be read ({said}): "
+        "run `sudo usermod -aG systemd-journal USER` for the login's user, or log in as root"
+    )
