@@ -59,7 +59,11 @@ def grant(seen: Seen, asking: Holder, place: str) -> Grant:
         LeaseHeld: somebody else has it.
     """
     if not seen.text:
-        remark = f"{place}: a lease that somebody began to take and never had was taken over" if seen.exists else ""
+        remark = (
+            f"{place}: a lease without a holder was taken over: its tuner died as it began, or it had just run out"
+            if seen.exists
+            else ""
+        )
         return Grant(must_have_run_out=False, remark=remark)
     if seen.holder is not None and _is_same_study(seen.holder, asking):
         remark = f"{place}: the lease of an earlier run of this study (process {seen.holder.pid}) was taken over"
