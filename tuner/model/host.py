@@ -70,8 +70,8 @@ class GpuReading:
     Attributes:
         sm_clock_hz: None where the driver does not say.
         slowed_by: what the hardware slows itself down for (``hw_thermal_slowdown``,
-            ``hw_power_brake_slowdown``, ``sw_thermal_slowdown``); a power cap, which is normal
-            under load, is not among them.
+            ``hw_power_brake_slowdown``, ``sw_thermal_slowdown``, ``hw_slowdown``); a power cap,
+            which is normal under load, is not among them.
     """
 
     index: int
@@ -83,11 +83,26 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process that holds GPU memory."""
+    """A process that holds GPU memory.
+
+    Attributes:
+        name: empty of a process that is gone, whose memory the driver has not taken back yet.
+        memory_used_bytes: on all GPUs together; 0 where the driver does not say.
+        gpus: indices of the GPUs it holds memory on; empty where they are not known.
+    """
 
     pid: int
     name: str
     memory_used_bytes: int
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLook:
+    """All GPUs and their processes, seen at once."""
+
+    readings: tuple[GpuReading, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
