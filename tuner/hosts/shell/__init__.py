@@ -1,0 +1,1 @@
+"""Hosts that have sshd and a POSIX shell, and nothing else."""

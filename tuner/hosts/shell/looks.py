@@ -1,0 +1,130 @@
+"""What is asked of a host without systemd while a server runs or has run: constant POSIX sh."""
+
+from __future__ import annotations
+
+from tuner.hosts.shell.scripts import COMMON
+
+LOOK = (
+    COMMON
+    + r"""
+# FOLDER. Prints: boot id, whether the supervisor lives, whether the main process does, whether a stop was
+# asked for; then the status line. First whether it lives, then what it says: it writes before it ends.
+t_supervised=0 t_living=0 t_flag=0
+read_boot
+if load "$1" && [ "$t_boot" = "$t_now" ]; then
+    ! is_alive "$t_sup" "$t_sup_start" || t_supervised=1
+    ! is_alive "$t_main" "$t_main_start" || t_living=1
+fi
+[ ! -e "$1/stop" ] || t_flag=1
+load "$1"
+printf '%s %s %s %s\n' "$t_now" "$t_supervised" "$t_living" "$t_flag"
+status_line
+"""
+)
+
+READ = (
+    COMMON
+    + r"""
+# FOLDER FIRST BYTES. Prints whether more may come, and an encoding that no transport changes; then the piece.
+t_more=0
+! supervised "$1" || t_more=1
+if [ ! -e "$1/log" ]; then
+    echo "$t_more none"
+elif command -v base64 >/dev/null 2>&1; then
+    echo "$t_more base64"
+    tail -c "+$2" "$1/log" | head -c "$3" | base64
+else
+    echo "$t_more hex"
+    tail -c "+$2" "$1/log" | head -c "$3" | od -An -v -tx1
+fi
+"""
+)
+
+STOP = (
+    COMMON
+    + r"""
+# DIRECTORY MARK. Asks every server to end and prints the tokens of those that were asked just now.
+t_kept=' '
+for t_folder in "$1"/start-*; do
+    supervised "$t_folder" || continue
+    t_kept="$t_kept$(carriers "$2:m:${t_folder##*/start-}:") "
+    case $t_phase in starting | running | restarting) ;; *) continue ;; esac
+    # On disk before the signal: whoever sees the death knows whose it is.
+    : >"$t_folder/stop"
+    load "$t_folder"
+    [ "$t_phase" != failed ] && [ ! -e "$t_folder/asked" ] || continue
+    echo "${t_folder##*/start-}"
+    ! is_alive "$t_main" "$t_main_start" || kill -TERM "$t_main"
+    : >"$t_folder/asked"
+done
+# Nobody would record how those end whose supervisor is gone.
+for t_pid in $(carriers "$2:m:"); do
+    for t_one in $t_kept; do [ "$t_one" != "$t_pid" ] || continue 2; done
+    kill -TERM "$t_pid" 2>/dev/null
+done
+:
+"""
+)
+
+KILL = (
+    COMMON
+    + r"""
+# DIRECTORY MARK WHOM KEEP. WHOM: 'servers', or 'all' with their supervisors. The start KEEP is spared.
+t_kept=" $(carriers "$2:m:$4:") $(carriers "$2:s:$4") "
+for t_folder in "$1"/start-*; do
+    [ "${t_folder##*/start-}" != "$4" ] && supervised "$t_folder" || continue
+    ! is_alive "$t_main" "$t_main_start" || kill -KILL "$t_main" 2>/dev/null
+    signal_all KILL $(in_session "$t_sup" "$2")
+done
+t_doomed=
+[ "$3" != all ] || t_doomed=$(carriers "$2:s:")
+for t_pid in $t_doomed $(carriers "$2:m:"); do
+    for t_one in $t_kept; do [ "$t_one" != "$t_pid" ] || continue 2; done
+    kill -KILL "$t_pid" 2>/dev/null
+done
+:
+"""
+)
+
+SCAN = (
+    COMMON
+    + r"""
+# DIRECTORY MARK TOKEN. Prints a line for each process of ours: s(upervisor) or m(ember), whether it belongs
+# to the start TOKEN, PID, command line.
+show() {
+    t_kind=$1 t_own=$2
+    shift 2
+    for t_pid; do
+        case $t_shown in *" $t_pid "*) continue ;; esac
+        t_shown="$t_shown$t_pid "
+        look_at "$t_pid" || continue
+        case $t_state in Z | X) continue ;; esac
+        printf '%s %s %s ' "$t_kind" "$t_own" "$t_pid"
+        { tr '\000\n' '  ' <"/proc/$t_pid/cmdline" | head -c 300; } 2>/dev/null
+        echo
+    done
+}
+t_shown=' '
+show m 1 $(carriers "$2:m:$3:")
+show s 1 $(carriers "$2:s:$3")
+show m 0 $(carriers "$2:m:")
+show s 0 $(carriers "$2:s:")
+for t_folder in "$1"/start-*; do
+    supervised "$t_folder" || continue
+    t_own=0
+    [ "${t_folder##*/start-}" != "$3" ] || t_own=1
+    show m "$t_own" $(in_session "$t_sup" "$2")
+done
+:
+"""
+)
+
+FORGET = (
+    COMMON
+    + r"""
+# DIRECTORY: deletes what starts without a living supervisor have left. Processes are found without it.
+for t_folder in "$1"/start-*; do
+    supervised "$t_folder" || rm -rf -- "$t_folder"
+done
+"""
+)
