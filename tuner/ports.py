@@ -14,6 +14,7 @@ from typing import Protocol
 from tuner.model.host import (
     CommandResult,
     Entered,
+    GpuLook,
     GpuProcess,
     GpuReading,
     LogChunk,
@@ -193,7 +194,7 @@ class Route(Protocol):
 
 
 class GpuProbe(Protocol):
-    """Reads GPU memory."""
+    """Reads the GPUs that matter to the server of this host: all, or those its owner named."""
 
     async def read(self) -> tuple[GpuReading, ...]:
         """Return one reading a GPU; empty on a host without GPUs.
@@ -204,6 +205,9 @@ class GpuProbe(Protocol):
 
     async def processes(self) -> tuple[GpuProcess, ...]:
         """Return the processes that hold GPU memory."""
+
+    async def look(self) -> GpuLook:
+        """Return both at once, by one command on the host: looking must not disturb what is measured."""
 
 
 # ---------------------------------------------------------------------------- HTTP
@@ -391,6 +395,8 @@ class HostPorts:
         address: the host as messages name it.
         stop_grace_s: how long a server may take to end before it is killed.
         look_s: between two looks at the service; a look over a network costs more than one at home.
+        renew_s: between two renewals of the lease.
+        outage_s: seconds the connection to the host has been out, all in all; None: there is none to lose.
         tenancy: None: the host is nobody else's, and nothing on it is to be restored.
         cleanup: the owner's own way to free the GPUs; None: there is none.
         wait_s: how long the host may take to become clean; None: the runtime's own limit.
@@ -407,6 +413,8 @@ class HostPorts:
     stop_grace_s: float = 30.0
     look_s: float = 0.1
     tenancy: Tenancy | None = None
+    renew_s: float = 60.0
+    outage_s: Callable[[], float] | None = None
     cleanup: Callable[[], Awaitable[CommandResult]] | None = None
     wait_s: float | None = None
 
@@ -495,8 +503,8 @@ class Executor(Protocol):
             HostFault: a host is not what it was before; the workers are stopped all the same.
         """
 
-    def hurry(self) -> None:
-        """Restore, but do not wait for the originals to answer."""
+    def hurry(self) -> bool:
+        """Restore, but do not wait for the originals to answer; False: there is nothing to restore."""
 
 
 # ---------------------------------------------------------------------------- evidence

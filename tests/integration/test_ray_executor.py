@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from ray.cluster_utils import Cluster
 
 from tuner.engines import engine
 from tuner.errors import ExecutorFault, PreflightError
-from tuner.execution.ray_executor import RayExecutor
+from tuner.execution.ray_executor import Building, RayExecutor
+from tuner.model.lease import Holder
 from tuner.model.outcome import Interrupted, Measured, TrialState
 from tuner.model.study import HostSpec, SimulatedHostSpec
 from tuner.model.trial import Command, LegProgress, StateEntered, TrialEvent, TrialFinished, TrialRequest
@@ -24,6 +26,7 @@ from tuner.model.workload import Workload
 from tuner.testing.project import processes_of
 from tuner.wiring.host import build_host
 
+HOLDER = Holder(owner="me@here", study="s", directory="/s", machine="m", pid=1, since_s=0.0)
 BASE = Command(
     argv=(
         *("sglang", "serve", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--port", "30100", "--tp-size", "4"),
@@ -68,9 +71,13 @@ def host(folder: Path, name: str = "sim0") -> dict[str, HostSpec]:
     }
 
 
+def building() -> Building:
+    return Building(host=partial(build_host, holder=HOLDER), engine=engine, restored=("sglang", Workload(), 1))
+
+
 @contextlib.asynccontextmanager
 async def opened(hosts: dict[str, HostSpec], address: str | None = None) -> AsyncIterator[RayExecutor]:
-    executor = RayExecutor(hosts, build=build_host, engine=engine, address=address)
+    executor = RayExecutor(hosts, building=building(), address=address)
     await executor.open()
     try:
         yield executor
@@ -137,7 +144,7 @@ def test_a_cluster_that_is_already_there_is_used_and_stays(tmp_path: Path) -> No
 
 
 def test_a_cluster_that_cannot_be_reached_is_one_line_that_says_what_to_check(tmp_path: Path) -> None:
-    executor = RayExecutor(host(tmp_path), build=build_host, engine=engine, address="127.0.0.1:9")
+    executor = RayExecutor(host(tmp_path), building=building(), address="127.0.0.1:9")
     with pytest.raises(PreflightError, match=r"127\.0\.0\.1:9.*--ray-address") as caught:
         asyncio.run(executor.open())
     assert "\n" not in str(caught.value)

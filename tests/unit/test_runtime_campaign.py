@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tuner.errors import EvidenceError, ExecutorFault, TooManyFaults, UsageError
+from tuner.errors import EvidenceError, ExecutorFault, HostFault, TooManyFaults, UsageError
 from tuner.execution.inline import InlineExecutor
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.space import Assignment, IntParameter, SearchSpace
 from tuner.model.study import ProcessHostSpec, StudySpec, TrialRow
 from tuner.model.trial import Command, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.model.workload import Workload
-from tuner.ports import Executor, Proposal
+from tuner.ports import EngineAdapter, Executor, HostPorts, Proposal
 from tuner.runtime.campaign import FAULTS_IN_A_ROW, Campaign, counted
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_engine import FakeEngine
@@ -110,7 +110,13 @@ class Observer:
 
 
 def campaign(
-    study: StudySpec, executor: Executor, notes: Notes, optimizer: FakeOptimizer, *, fails_at: int | None = None
+    study: StudySpec,
+    executor: Executor,
+    notes: Notes,
+    optimizer: FakeOptimizer,
+    *,
+    fails_at: int | None = None,
+    clock: FakeClock | None = None,
 ) -> Campaign:
     return Campaign(
         spec=study,
@@ -119,7 +125,7 @@ def campaign(
         executor=executor,
         evidence=Evidence(notes, fails_at),
         observer=Observer(notes),
-        clock=FakeClock(),
+        clock=clock or FakeClock(),
     )
 
 
@@ -174,9 +180,42 @@ def test_the_other_host_goes_on_when_one_is_set_aside() -> None:
     good = FakeHost(ENGINE, Start(), name="host1", clock=clock)
     executor = InlineExecutor({"host0": bad.ports(), "host1": good.ports()}, {"fake": ENGINE})
     notes, optimizer = Notes(), optimizer_of(study)
-    assert asyncio.run(campaign(study, executor, notes, optimizer).run())
+    assert asyncio.run(campaign(study, executor, notes, optimizer, clock=clock).run())
     assert any("host0 is set aside" in text for text in notes.remarks)
     assert counted(optimizer.rows()) == 5
+
+
+def test_a_host_that_was_set_aside_is_restored_probed_and_taken_back_when_it_answers() -> None:
+    study = spec(hosts=2, trials=30)
+    clock = FakeClock()
+    recovering = FakeHost(ENGINE, [*[Start(refuses="broken")] * 3, Start()], name="host0", clock=clock)
+    good = FakeHost(ENGINE, Start(), name="host1", clock=clock)
+    executor = Recorder({"host0": recovering.ports(), "host1": good.ports()}, {"fake": ENGINE})
+    notes, optimizer = Notes(), optimizer_of(study)
+    executor.refusals = ["host0 does not answer"]
+    assert asyncio.run(campaign(study, executor, notes, optimizer, clock=clock).run())
+    assert executor.asked == ["release host0", "probe host0", "probe host0"]
+    assert any("host0 answers again" in text for text in notes.remarks)
+    assert any(row.host == "host0" and isinstance(row.outcome, Measured) for row in optimizer.rows())
+
+
+class Recorder(InlineExecutor):
+    """Notes what it is asked about hosts that are set aside, and refuses as often as told."""
+
+    def __init__(self, hosts: Mapping[str, HostPorts], engines: Mapping[str, EngineAdapter]) -> None:
+        super().__init__(hosts, engines)
+        self.asked: list[str] = []
+        self.refusals: list[str] = []
+
+    async def release(self, host: str) -> None:
+        self.asked.append(f"release {host}")
+        await super().release(host)
+
+    async def probe(self, host: str) -> None:
+        self.asked.append(f"probe {host}")
+        if self.refusals:
+            raise HostFault(self.refusals.pop())
+        await super().probe(host)
 
 
 def test_two_hosts_run_two_trials_at_once_and_never_the_same() -> None:
@@ -259,6 +298,15 @@ class DyingWorker:
 
     async def stop(self, host: str) -> None:
         await self._inner.stop(host)
+
+    async def release(self, host: str) -> None:
+        await self._inner.release(host)
+
+    async def probe(self, host: str) -> None:
+        await self._inner.probe(host)
+
+    def hurry(self) -> bool:
+        return self._inner.hurry()
 
     async def close(self) -> None: ...
 

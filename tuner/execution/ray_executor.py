@@ -8,10 +8,12 @@ async actor, so that a stop is heard while a trial runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,17 @@ import ray
 import ray.exceptions
 
 import tuner
-from tuner.errors import ExecutorFault, PreflightError
+from tuner.errors import ExecutorFault, HostFault, PreflightError, RestoreFailed, TunerError
 from tuner.model.study import HostSpec
 from tuner.model.trial import TrialEvent, TrialRequest
+from tuner.model.workload import Workload
 from tuner.ports import EngineAdapter, HostPorts
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.limits import Limits
+from tuner.runtime.stay import Proof
 from tuner.runtime.trial import events_of
+
+log = logging.getLogger("tuner.ray")
 
 HostFactory = Callable[[HostSpec], HostPorts]
 EngineFactory = Callable[[str], EngineAdapter]
@@ -42,12 +48,31 @@ OBJECT_STORE_BYTES = 128 * 1024**2
 """Events are small; Ray's own default would take a third of the memory."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Building:
+    """How a worker makes its parts; travels to it.
+
+    Attributes:
+        host: makes the ports of a host.
+        engine: makes an engine by its name.
+        restored: under which engine, load and seed an original proves that it answers again.
+    """
+
+    host: HostFactory
+    engine: EngineFactory
+    restored: tuple[str, Workload, int]
+
+
 class HostWorker:
     """What runs inside the actor of one host."""
 
-    def __init__(self, spec: HostSpec, build: HostFactory, engine: EngineFactory) -> None:
-        self._session = HostSession(build(spec), Limits())
-        self._engine = engine
+    def __init__(self, spec: HostSpec, building: Building) -> None:
+        self._session = HostSession(building.host(spec), Limits())
+        self._engine = building.engine
+        name, workload, seed = building.restored
+        self._proof = Proof(engine=building.engine(name), workload=workload, seed=seed)
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._stop = asyncio.Event()
         self._parent = os.getppid()
         self._orphan_watch = asyncio.ensure_future(self._leave_with_parent())
@@ -65,8 +90,35 @@ class HostWorker:
     async def run(self, request: TrialRequest) -> AsyncIterator[TrialEvent]:
         """Run one trial and yield its events."""
         self._stop.clear()
-        async for event in events_of(request, self._session, self._engine(request.engine), self._stop):
-            yield event
+        self._idle.clear()
+        try:
+            async for event in events_of(request, self._session, self._engine(request.engine), self._stop):
+                yield event
+        finally:
+            self._idle.set()
+
+    async def enter(self) -> tuple[str, ...]:
+        """Take the host; return what a reader should know."""
+        remarks: list[str] = []
+        await self._session.stay.enter(remarks.append)
+        return tuple(remarks)
+
+    async def leave(self) -> tuple[str, ...]:
+        """End the trial, if one runs, restore the host and give it back."""
+        self._stop.set()
+        await self._idle.wait()
+        remarks: list[str] = []
+        await self._session.stay.leave(self._proof, remarks.append)
+        return tuple(remarks)
+
+    async def probe(self) -> None:
+        """Look at the host's service and GPUs: whoever answers that can be used."""
+        await self._session.ports.service.state()
+        await self._session.ports.gpu.read()
+
+    async def hurry(self) -> None:
+        """Do not wait for the original to answer."""
+        self._session.stay.hurried.set()
 
     async def stop(self) -> None:
         """Ask the running trial to end."""
@@ -96,27 +148,28 @@ class RayExecutor:
         self,
         hosts: Mapping[str, HostSpec],
         *,
-        build: HostFactory,
-        engine: EngineFactory,
+        building: Building,
         address: str | None = None,
+        remark: Callable[[str], None] = log.info,
     ) -> None:
         self._hosts = dict(hosts)
-        self._build = build
-        self._engine = engine
+        self._remark = remark
+        self._building = building
         self._address = address
+        self._hurrying: asyncio.Future[Any] | None = None
         self._actors: dict[str, Any] = {}
 
     async def open(self) -> None:
-        """Start Ray, or join the cluster, and one actor a host.
+        """Start Ray, or join the cluster, and one actor a host, which takes its host.
 
         Raises:
-            PreflightError: Ray cannot be started or reached.
+            PreflightError: Ray cannot be started or reached, or a host cannot be taken.
         """
         try:
             await asyncio.to_thread(self._connect)
             await asyncio.gather(*(self._actor(host).process_id.remote() for host in self._hosts))
         except (ray.exceptions.RayError, OSError, RuntimeError, ValueError, ConnectionError) as error:
-            await self.close()
+            await self._end()
             where = f"the Ray cluster at {self._address}" if self._address else "a local Ray"
             reason = " ".join(str(error).split())[:300]
             raise PreflightError(
@@ -127,6 +180,58 @@ class RayExecutor:
                     else "see `ray status`"
                 )
             ) from error
+        taken = await asyncio.gather(*(self._tell(host, "enter") for host in self._hosts), return_exceptions=True)
+        for outcome in taken:
+            if isinstance(outcome, BaseException):
+                with contextlib.suppress(HostFault):  # the first reason is the one that is told
+                    await self.close()
+                if isinstance(outcome, HostFault):
+                    raise PreflightError(str(outcome)) from outcome
+                raise outcome
+
+    async def _tell(self, host: str, method: str) -> None:
+        """Call a method of the host's worker that returns remarks, and pass them on."""
+        for text in await self._ask(host, method):
+            self._remark(f"host {host}: {text}")
+
+    async def _ask(self, host: str, method: str) -> Any:  # noqa: ANN401 - whatever the worker returns
+        """Call a method of the host's worker; our own errors come back as themselves.
+
+        Raises:
+            TunerError: the worker raised it.
+            ExecutorFault: the worker died, or failed in a way that is a bug.
+        """
+        try:
+            return await getattr(self._actor(host), method).remote()
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, TunerError):
+                raise error.cause from error
+            raise ExecutorFault(f"host {host}: {method} failed in its worker: {error.cause!r}") from error
+        except ray.exceptions.RayError as error:
+            self._actors.pop(host, None)
+            raise ExecutorFault(f"host {host}: its worker is gone ({type(error).__name__})") from error
+
+    async def release(self, host: str) -> None:
+        """Restore a host and give it back; a worker that is gone is replaced for it.
+
+        Raises:
+            HostFault: it could not be restored.
+        """
+        await self._tell(host, "leave")
+
+    async def probe(self, host: str) -> None:
+        """Hold that a host answers.
+
+        Raises:
+            HostFault: it does not.
+        """
+        await self._ask(host, "probe")
+
+    def hurry(self) -> bool:
+        """Do not wait for the originals to answer."""
+        owned = [host for host, spec in self._hosts.items() if spec.is_owned and host in self._actors]
+        self._hurrying = asyncio.gather(*(self._ask(host, "hurry") for host in owned), return_exceptions=True)
+        return bool(owned)
 
     def _connect(self) -> None:
         if self._address is not None:
@@ -154,7 +259,7 @@ class RayExecutor:
         if host not in self._actors:
             # An actor drives a GPU host; it needs no GPU and next to no CPU of its own.
             actor = ray.remote(HostWorker).options(num_cpus=0, num_gpus=0, max_concurrency=8)
-            self._actors[host] = actor.remote(self._hosts[host], self._build, self._engine)
+            self._actors[host] = actor.remote(self._hosts[host], self._building)
         return self._actors[host]
 
     async def run(self, host: str, request: TrialRequest) -> AsyncIterator[TrialEvent]:
@@ -180,13 +285,27 @@ class RayExecutor:
         try:
             await self._actors[host].stop.remote()
         except ray.exceptions.RayError as error:
-            logging.getLogger("tuner.ray").info("stop.failed host=%s error=%s", host, type(error).__name__)
+            log.info("stop.failed host=%s error=%s", host, type(error).__name__)
 
     async def worker_pids(self) -> dict[str, int]:
         """Return each host's worker PID, where a worker lives."""
         return {host: await actor.process_id.remote() for host, actor in self._actors.items()}
 
     async def close(self) -> None:
-        """End the actors, and Ray itself where it was started here."""
+        """Restore the hosts, end the actors, and Ray itself where it was started here.
+
+        Raises:
+            HostFault: hosts are not what they were before.
+        """
+        hosts = tuple(self._actors)
+        try:
+            left = await asyncio.gather(*(self._tell(host, "leave") for host in hosts), return_exceptions=True)
+        finally:
+            await self._end()
+        failed = [outcome for outcome in left if isinstance(outcome, BaseException)]
+        if failed:
+            raise RestoreFailed("; ".join(str(outcome) for outcome in failed)) from failed[0]
+
+    async def _end(self) -> None:
         self._actors.clear()
         await asyncio.to_thread(ray.shutdown)

@@ -34,13 +34,22 @@ class LocalTransport:
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = None if env is None else dict(env)
 
-    async def run(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> CommandResult:
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 30.0,
+        repeat: bool = True,  # noqa: ARG002 - there is no connection to lose
+    ) -> CommandResult:
         """Run ``argv`` in a session of its own; cancelled or timed out, its process group is killed."""
-        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+            given.write(stdin)
+            given.seek(0)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *argv,
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=given,
                     stdout=stdout,
                     stderr=stderr,
                     env=self._env,
@@ -84,6 +93,9 @@ class LocalTransport:
         except OSError as error:
             msg = f"{path}: cannot be written: {error.strerror or error}"
             raise TransportFault(msg) from error
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
 def _text(file: BinaryIO) -> str:

@@ -190,6 +190,12 @@ class ProcessServiceManager:
         await self._kill([key for key, _ in self._survivors()])
         starts.forget_dead(self._state_dir, keep=self._directory)
 
+    async def members(self) -> frozenset[int]:
+        """Return the PIDs of the supervisor's descendants: all of a running server."""
+        if self._supervisor is None or not self._is_supervised():
+            return frozenset()
+        return frozenset(stat.key.pid for stat in files.descendants(self._supervisor.pid))
+
     # ------------------------------------------------------------------ the supervisor
 
     async def _dead_server_is_buried(self) -> None:

@@ -33,6 +33,11 @@ class SimulatedHostSpec:
     speed: float = 1.0
     faults: tuple[str, ...] = ()
 
+    @property
+    def is_owned(self) -> bool:
+        """Whether it is somebody's, to be left as it was."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshLogin:
@@ -58,6 +63,9 @@ class SshLogin:
     accept_new_host_key: bool = False
 
 
+_TERMS = LeaseTerms()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCare:
     """What the owner of a host wants of us.
@@ -73,7 +81,7 @@ class HostCare:
     cleanup_command: tuple[str, ...] = ()
     gpu_indices: tuple[int, ...] = ()
     wait_s: float = 600.0
-    lease: LeaseTerms = LeaseTerms()
+    lease: LeaseTerms = _TERMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +113,11 @@ class ProcessHostSpec:
     reach: Reach = Reach()
     care: HostCare = HostCare()
 
+    @property
+    def is_owned(self) -> bool:
+        """Whether it is somebody's, to be left as it was: this machine needs no lease of its own."""
+        return self.login is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitHostSpec:
@@ -123,6 +136,11 @@ class UnitHostSpec:
     sudo: bool = False
     reach: Reach = Reach()
     care: HostCare = HostCare()
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether it is somebody's, to be left as it was."""
+        return True
 
 
 HostSpec: TypeAlias = SimulatedHostSpec | ProcessHostSpec | UnitHostSpec

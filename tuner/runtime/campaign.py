@@ -15,6 +15,7 @@ from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measure
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Proposal, RunObserver
+from tuner.runtime.racing import end
 
 MEMORY_CAUSES = frozenset(
     {
@@ -30,6 +31,9 @@ MEMORY_CAUSES = frozenset(
 
 FAULTS_IN_A_ROW = 3
 """Faults after which a host is set aside (design, section 4)."""
+
+PROBE_S = 60.0
+"""Between two looks at whether a host that was set aside can be used again."""
 
 
 def counted(rows: Sequence[TrialRow]) -> int:
@@ -57,7 +61,7 @@ class _Host:
     name: str
     faults: int = 0
     last_fault: str = ""
-    aside: bool = False
+    recovering: asyncio.Task[None] | None = None  # set aside while there is one
 
 
 @dataclass(slots=True)
@@ -99,6 +103,9 @@ class Campaign:
                 await self._settle_one()
         except TunerError as error:
             self._error = self._error or error
+        for host in self._hosts:
+            if host.recovering is not None:
+                await end(host.recovering)
         await self._wind_down()
         if self._error is not None:
             raise self._error
@@ -114,7 +121,7 @@ class Campaign:
         """Give every free host a trial while the budget lasts; True when the space is exhausted."""
         busy = {host.name for host in self._running.values()}
         for host in self._hosts:
-            if host.aside or host.name in busy:
+            if host.recovering is not None or host.name in busy:
                 continue
             if counted(self.optimizer.rows()) + len(self._running) >= self.spec.trials:
                 return False
@@ -141,11 +148,17 @@ class Campaign:
         )
 
     async def _settle_one(self) -> None:
-        """Wait for the next trial to end, if any runs, and tell it."""
+        """Wait for the next trial to end, if any runs, and tell it; or for a host to come back."""
         if not self._running:
             return
-        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        aside = [host for host in self._hosts if host.recovering is not None]
+        recovering = [host.recovering for host in aside if host.recovering is not None]
+        await asyncio.wait([*self._running, *recovering], return_when=asyncio.FIRST_COMPLETED)
+        for host in aside:
+            if host.recovering is not None and host.recovering.done():
+                host.recovering.result()  # a bug in it is a bug of the run
+                host.recovering = None
+        for task in [task for task in self._running if task.done()]:
             self._tell(self._running.pop(task), task.result())
 
     async def _wind_down(self) -> None:
@@ -173,10 +186,28 @@ class Campaign:
         host.faults += 1
         host.last_fault = result.outcome.error
         if host.faults >= FAULTS_IN_A_ROW:
-            host.aside = True
             self.observer.remark(
                 f"host {host.name} is set aside after {host.faults} faults in a row: {host.last_fault}"
             )
+            host.recovering = asyncio.ensure_future(self._recover(host))
+
+    async def _recover(self, host: _Host) -> None:
+        """Restore a host that was set aside, and return when it can be used again."""
+        try:
+            await self.executor.release(host.name)
+        except TunerError as error:
+            self.observer.remark(f"host {host.name}: {error}")
+        while True:
+            await self.clock.sleep(PROBE_S)
+            try:
+                await self.executor.probe(host.name)
+            except TunerError as error:
+                host.last_fault = str(error)
+            else:
+                break
+        # One more fault sets it aside again: it has not proven anything yet.
+        host.faults = FAULTS_IN_A_ROW - 1
+        self.observer.remark(f"host {host.name} answers again and takes trials")
 
     async def _follow(self, host: str, request: TrialRequest) -> TrialResult:
         """Run a trial and keep its events; a worker that dies makes it Faulted."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 
-from tuner.errors import DirtyHost
-from tuner.model.host import Activity, GpuReading, ProcessEntry
+from tuner.errors import DirtyHost, HostFault
+from tuner.model.host import Activity, CommandResult, ProcessEntry
 from tuner.model.http import HttpCall
 from tuner.ports import ControlClient, HostPorts
 from tuner.runtime.limits import Limits
+from tuner.runtime.memory import Dirt, Memory
+from tuner.runtime.stay import Stay
 
 Remarks = Callable[[str], None]
+
+PAUSE_GROWTH = 1.5
+"""Each wait for a clean host is this many times as long as the one before, up to ``limits.gpu_look_s``:
+what is back at once is seen at once, and a host in use for minutes is not asked five times a second."""
 
 
 @dataclass(slots=True)
@@ -20,61 +26,95 @@ class HostSession:
 
     Attributes:
         gpu_baseline: bytes in use a GPU, by index, when nothing of ours runs: the least ever seen.
+        gpu_at_clean: bytes held, by PID, by the processes on the GPUs when the host was last proven clean.
+        our_pids: of the servers since then; some may have ended.
+        stay: our right to use it.
     """
 
     ports: HostPorts
     limits: Limits = field(default_factory=Limits)
     gpu_baseline: dict[int, int] = field(default_factory=dict)
+    gpu_at_clean: dict[int, int] = field(default_factory=dict)
+    our_pids: set[int] = field(default_factory=set)
+    stay: Stay = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stay = Stay(self.ports)
 
 
 async def make_clean(session: HostSession, control: ControlClient, remark: Remarks) -> None:
     """Stop what is left of earlier servers and wait until the host is clean.
 
     Clean means: the service is stopped, no process of the engine is left, GPU memory
-    is back at the host's baseline and nobody listens on the server's port.
+    is back at the host's baseline and nobody listens on the server's port. The order is:
+    stop, kill what is ours, the owner's cleanup command, wait. What is somebody else's is
+    named and waited for, and nothing is done about it.
 
     Raises:
-        DirtyHost: it was not within ``limits.clean_s``; the message says what is left.
+        DirtyHost: it was not within the host's ``wait_s``, or ``limits.clean_s``; the message says what is left.
+        HostFault: the host failed us.
     """
     host, limits = session.ports, session.limits
     state = await host.service.state()
     if state.activity in (Activity.RUNNING, Activity.RESTARTING):
         remark("a server of an earlier trial still runs: stopping it")
         await host.service.stop(grace_s=host.stop_grace_s)
-    await _kill_ours(session, remark)
-    await learn_baseline(session, remark)
-    deadline = host.clock.monotonic_s() + limits.clean_s
-    told: set[str] = set()
+    limit_s = limits.clean_s if host.wait_s is None else host.wait_s
+    began_s = host.clock.monotonic_s()
+    cleanup = host.cleanup
+    memory = Memory(baseline=session.gpu_baseline, at_clean=session.gpu_at_clean, limits=limits)
+    told: set[Hashable] = set()
+    pause_s = limits.probe_s
     while True:
-        problem = await _what_is_left(session, control, remark)
-        if problem is None:
+        dirt = await _what_is_left(session, memory, control, remark)
+        if dirt is None:
+            session.our_pids.clear()
             return
-        if problem not in told:
-            told.add(problem)
-            remark(f"waiting for a clean host: {problem}")
-        if host.clock.monotonic_s() >= deadline:
+        if dirt.key not in told:
+            told.add(dirt.key)
+            remark(f"waiting for a clean host: {dirt.text}")
+        dirty_s = host.clock.monotonic_s() - began_s
+        if cleanup is not None and not dirt.is_foreign and dirty_s >= limits.cleanup_after_s:
+            await _run_cleanup(cleanup, remark)
+            cleanup = None
+        if dirty_s >= limit_s:
             raise DirtyHost(
-                f"host {host.name} is not clean after {limits.clean_s:g} s: {problem}; "
+                f"host {host.name} is not clean after {limit_s:g} s: {dirt.text}; "
                 "free it by hand, then run the same command again"
             )
-        await host.clock.sleep(limits.probe_s)
+        await host.clock.sleep(pause_s)
+        pause_s = min(pause_s * PAUSE_GROWTH, limits.gpu_look_s)
 
 
-async def _what_is_left(session: HostSession, control: ControlClient, remark: Remarks) -> str | None:
+async def _run_cleanup(cleanup: Callable[[], Awaitable[CommandResult]], remark: Remarks) -> None:
+    """Run the owner's cleanup command; whether it helped, the next look at the host tells."""
+    remark("the host stays dirty: running its cleanup_command")
+    try:
+        result = await cleanup()
+    except HostFault as fault:
+        remark(f"the cleanup_command failed: {fault}")
+        return
+    said = (result.stderr.strip() or result.stdout.strip()).splitlines()
+    words = f": {said[-1]}" if result.status and said else ""
+    remark(f"the cleanup_command ended with status {result.status}{words}")
+
+
+async def _what_is_left(session: HostSession, memory: Memory, control: ControlClient, remark: Remarks) -> Dirt | None:
+    """Look at the host once, after killing what is left of ours; None: it is clean."""
     host = session.ports
     leftovers = await _kill_ours(session, remark)
     if leftovers:
-        return "processes left: " + ", ".join(f"{entry.pid} {entry.command}" for entry in leftovers)
-    dirty = [reading for reading in await host.gpu.read() if _above_baseline(session, reading)]
-    if dirty:
-        holders = (
-            ", ".join(f"{process.pid} {process.name}" for process in await host.gpu.processes()) or "nobody listed"
-        )
-        worst = max(dirty, key=lambda reading: reading.memory_used_bytes)
-        return f"GPU {worst.index} has {worst.memory_used_bytes / 2**30:.1f} GiB in use ({holders})"
+        named = ", ".join(f"{entry.pid} {entry.command}" for entry in leftovers)
+        return Dirt(text=f"processes left: {named}", key=named, is_foreign=not any(entry.ours for entry in leftovers))
+    look = await host.gpu.look()
+    dirt = memory.judge(look, ours=session.our_pids, now_s=host.clock.monotonic_s())
+    if dirt is not None:
+        return dirt
     reply = await control.call(HttpCall(path="/health", timeout_s=2.0))
     if reply.status is not None or reply.error != "refused":
-        return f"something answers on the server's port at {host.address} ({reply.status or reply.error})"
+        text = f"something else answers on the server's port at {host.address} ({reply.status or reply.error})"
+        return Dirt(text=text, key="port", is_foreign=True)
+    session.gpu_at_clean = {process.pid: process.memory_used_bytes for process in look.processes}
     return None
 
 
@@ -86,37 +126,6 @@ async def _kill_ours(session: HostSession, remark: Remarks) -> tuple[ProcessEntr
     if not ours:
         return leftovers
     remark("killing what is left of our servers: " + ", ".join(f"{entry.pid} {entry.command}" for entry in ours))
+    session.our_pids.update(entry.pid for entry in ours)
     await service.kill_leftovers()
     return await service.leftovers()
-
-
-def _above_baseline(session: HostSession, reading: GpuReading) -> bool:
-    baseline = session.gpu_baseline.get(reading.index, 0)
-    return reading.memory_used_bytes > baseline + session.limits.gpu_slack_bytes
-
-
-async def learn_baseline(session: HostSession, remark: Remarks) -> None:
-    """Keep the least GPU memory ever seen in use; the first time, make sure that it is the host's own.
-
-    Memory of a process that was killed comes back late. What is in use at first is
-    therefore taken for the host's own only after it has not changed for
-    ``limits.baseline_s``; a host whose GPUs are free is not waited for.
-    """
-    host, limits = session.ports, session.limits
-    readings = await host.gpu.read()
-    if not session.gpu_baseline and _in_use(readings, limits):
-        remark(f"GPU memory is in use: waiting up to {limits.baseline_s:g} s for it to be released")
-        unchanged_since = host.clock.monotonic_s()
-        while _in_use(readings, limits) and host.clock.monotonic_s() - unchanged_since < limits.baseline_s:
-            await host.clock.sleep(limits.probe_s)
-            later = await host.gpu.read()
-            if later != readings:
-                unchanged_since = host.clock.monotonic_s()
-            readings = later
-    for reading in readings:
-        known = session.gpu_baseline.get(reading.index, reading.memory_used_bytes)
-        session.gpu_baseline[reading.index] = min(known, reading.memory_used_bytes)
-
-
-def _in_use(readings: tuple[GpuReading, ...], limits: Limits) -> bool:
-    return any(reading.memory_used_bytes > limits.gpu_slack_bytes for reading in readings)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from tuner.errors import HostFault, MeasurementFault
+from tuner.errors import HostFault, MeasurementFault, PreflightError
 from tuner.model.outcome import Diagnosis, Faulted, Interrupted, Measured, Outcome, TrialState
 from tuner.model.record import LegResult
 from tuner.model.trial import Effective, ServiceIdentity, TrialEvent, TrialFinished, TrialRequest, TrialResult
@@ -35,14 +35,8 @@ class Trial:
         self._host = session.ports
         self._engine = engine
         self._stop = stop
-        self._progress = Progress(emit, self._host.clock, Scrubber(engine, request.command).text)
-        self._target = Target(
-            base_url=f"http://{self._host.address}:{engine.port(request.command)}",
-            engine=engine,
-            workload=request.workload,
-            seed=request.seed,
-            headers=bearer(engine.api_key(request.command)),
-        )
+        scrubber = Scrubber(engine, request.command, lambda: session.stay.secrets)
+        self._progress = Progress(emit, self._host.clock, scrubber.text)
         self._attempts = 0
         self._identity: ServiceIdentity | None = None
         self._effective: Effective | None = None
@@ -52,16 +46,13 @@ class Trial:
         """Run to an outcome; never raises for what the server, the host or a person did."""
         started_s = self._host.clock.now_s()
         began_s = self._host.clock.monotonic_s()
-        control = AuthorisedControl(self._host.control(self._target.base_url), self._target.headers)
         try:
-            outcome = await self._outcome(control)
+            outcome = await self._outcome()
         except Exception as error:  # the trial boundary: a bug of ours must not end the campaign
             log.exception("trial.failed study=%s trial=%d", self._request.study, self._request.number)
             outcome = Faulted(
                 error=self._progress.scrub(f"bug in tuner: {type(error).__name__}: {error}"), state=self._progress.state
             )
-        finally:
-            await control.close()
         self._progress.enter(TrialState.DONE, detail=type(outcome).__name__.lower())
         result = TrialResult(
             study=self._request.study,
@@ -80,15 +71,15 @@ class Trial:
         self._progress.emit(TrialFinished(at_s=result.finished_s, result=result))
         return result
 
-    async def _outcome(self, control: ControlClient) -> Outcome:
+    async def _outcome(self) -> Outcome:
         deaths: list[Death] = []
         self._progress.enter(TrialState.PROPOSED)
         while True:
             try:
-                return await self._attempt(control)
+                return await self._attempt()
             except StopRequestedError:
                 return Interrupted(state=self._progress.state)
-            except (HostFault, MeasurementFault) as fault:
+            except (HostFault, PreflightError, MeasurementFault) as fault:
                 return Faulted(error=self._progress.scrub(str(fault)), state=self._progress.state)
             except ServerDiedError as died:
                 deaths.append(self._death(died))
@@ -113,16 +104,35 @@ class Trial:
         evidence = tuple(scrub(line) for line in diagnosis.evidence)
         return replace(diagnosis, evidence=evidence, advice=scrub(diagnosis.advice))
 
-    async def _attempt(self, control: ControlClient) -> Measured:
-        """Start a server on a clean host, measure it, stop it, whatever happens."""
+    async def _attempt(self) -> Measured:
+        """Start a server on a clean host that is ours, measure it, stop it, whatever happens."""
         self._progress.enter(TrialState.CLEANING)
-        await until_stop(make_clean(self._session, control, self._progress.remark), self._stop)
+        await until_stop(self._session.stay.enter(self._progress.remark), self._stop)
+        target = await self._target()
+        control = AuthorisedControl(self._host.control(target.base_url), target.headers)
+        try:
+            await until_stop(make_clean(self._session, control, self._progress.remark), self._stop)
+            return await self._serve(target, control)
+        finally:
+            await control.close()
+
+    async def _target(self) -> Target:
+        request = self._request
+        return Target(
+            base_url=await self._host.route.open(self._engine.port(request.command)),
+            engine=self._engine,
+            workload=request.workload,
+            seed=request.seed,
+            headers=bearer(self._engine.api_key(request.command)),
+        )
+
+    async def _serve(self, target: Target, control: ControlClient) -> Measured:
         self._progress.enter(TrialState.DEPLOYING)
         self._attempts += 1
         attempt: Attempt | None = None
         try:
             self._identity = await self._host.service.start(self._request.command)
-            attempt = Attempt(self._context(control), self._identity)
+            attempt = Attempt(self._context(target, control), self._identity)
             try:
                 measured = await attempt.run()
             finally:
@@ -148,12 +158,12 @@ class Trial:
         except HostFault as fault:
             self._progress.remark(f"stopping the server failed: {fault}")
 
-    def _context(self, control: ControlClient) -> TrialContext:
+    def _context(self, target: Target, control: ControlClient) -> TrialContext:
         return TrialContext(
             request=self._request,
             session=self._session,
             engine=self._engine,
-            target=self._target,
+            target=target,
             control=control,
             progress=self._progress,
             stop=self._stop,

@@ -33,7 +33,9 @@ class Watch:
 
     def __init__(self, context: TrialContext, identity: ServiceIdentity, reader: LogReader) -> None:
         self._host = context.session.ports
+        self._stay = context.session.stay
         self._limits = context.session.limits
+        self._look_s = max(self._limits.look_s, self._host.look_s)
         self._emit = context.progress.emit
         self._scrub = context.progress.scrub
         self._identity = identity
@@ -48,9 +50,11 @@ class Watch:
 
         Raises:
             TransportFault: the host cannot be looked at.
+            LeaseLost: the host is no longer ours.
         """
         fatal_since: float | None = None
         while True:
+            self._stay.require()
             await self.read_log()
             state = await self._host.service.state()
             if self.is_ended(state):
@@ -60,7 +64,7 @@ class Watch:
                 fatal_since = now
             if fatal_since is not None and now - fatal_since >= self._limits.settle_s:
                 return Ended(state=state, looped=False, fatal_line=True)
-            await self._host.clock.sleep(self._limits.look_s)
+            await self._host.clock.sleep(self._look_s)
 
     def is_replaced(self, state: ServiceState) -> bool:
         """Whether another invocation than ours runs, or will: the server restarted."""
@@ -105,7 +109,7 @@ class Watch:
             elif clock.monotonic_s() - quiet_since >= limits.drain_s:
                 return
             else:
-                await clock.sleep(limits.look_s)
+                await clock.sleep(self._look_s)
 
     async def read_rest(self) -> None:
         """Read what a server that has been stopped logged at its end; nothing more can come."""

@@ -34,6 +34,12 @@ or a function of the command and the number of the start)::
     FakeHost(engine, old_server=OldServer(settings={"num_steps": 3}))
     FakeHost(engine, leftovers=(ProcessEntry(pid=66, command="old", ours=False),), leftover_gpu_bytes=GIB)
 
+    # somebody else computes on the GPUs, or they are too hot, or the connection is out; the owner's cleanup
+    host.gpu.guests = (Guest(from_s=12.0, to_s=40.0),)
+    host.gpu.slowdowns = (Slowdown(from_s=12.0),)
+    host.outages = ((12.0, 17.0),)
+    host.cleanup = a_coroutine_function
+
 What a test asks afterwards: ``host.service.commands`` (every command started), ``host.calls``
 (every control call with its time), ``host.clock``.
 """
@@ -41,12 +47,12 @@ What a test asks afterwards: ``host.service.commands`` (every command started), 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.errors import MeasurementFault, TransportFault
-from tuner.model.host import GpuProcess, GpuReading, ProcessEntry
+from tuner.errors import MeasurementFault
+from tuner.model.host import CommandResult, ProcessEntry
 from tuner.model.http import HttpCall, HttpReply
 from tuner.model.metric import Estimate
 from tuner.model.record import Counters, LegResult, RequestRecord, RequestStatus
@@ -54,6 +60,7 @@ from tuner.model.space import Value
 from tuner.model.trial import Capacity
 from tuner.ports import ControlClient, EngineAdapter, HostPorts, Leg, ProgressSink, Target
 from tuner.testing.fake_clock import FakeClock
+from tuner.testing.fake_gpu import FakeGpu, Guest, Slowdown
 from tuner.testing.fake_service import GIB, Death, FakeService, Script, Start, even_speed
 
 __all__ = [
@@ -64,9 +71,11 @@ __all__ = [
     "FakeHost",
     "FakeLoad",
     "FakeService",
+    "Guest",
     "JsonWire",
     "OldServer",
     "Script",
+    "Slowdown",
     "Start",
     "Wire",
     "even_speed",
@@ -138,40 +147,6 @@ class OldServer:
 
     settings: Mapping[str, Value]
     process: ProcessEntry = OLD_PROCESS
-
-
-class FakeGpu:
-    """``ports.GpuProbe`` over the fake server's memory."""
-
-    def __init__(self, service: FakeService, *, gpus: int, baseline_bytes: int, total_bytes: int) -> None:
-        self._service = service
-        self._gpus = gpus
-        self._baseline_bytes = baseline_bytes
-        self._total_bytes = total_bytes
-
-    async def read(self) -> tuple[GpuReading, ...]:
-        """Return the same reading for every GPU."""
-        self._require_reachable()
-        used = min(self._total_bytes, self._baseline_bytes + self._service.gpu_bytes)
-        return tuple(
-            GpuReading(index=index, memory_used_bytes=used, memory_total_bytes=self._total_bytes)
-            for index in range(self._gpus)
-        )
-
-    async def processes(self) -> tuple[GpuProcess, ...]:
-        """Return the server and the leftovers; memory that nobody holds has no process."""
-        self._require_reachable()
-        if not self._gpus:
-            return ()
-        return tuple(
-            GpuProcess(pid=pid, name="python3", memory_used_bytes=self._service.gpu_bytes)
-            for pid in self._service.gpu_holders
-        )
-
-    def _require_reachable(self) -> None:
-        if not self._service.is_reachable:
-            msg = "the host does not answer"
-            raise TransportFault(msg)
 
 
 class FakeControl:
@@ -347,6 +322,17 @@ def _estimate(value: float, leg: Leg) -> Estimate:
     return Estimate(value=value, low=value * 0.99, high=value * 1.01, samples=leg.concurrency)
 
 
+class FakeRoute:
+    """A Route to nowhere: the fakes' HTTP does not look at the URL."""
+
+    async def open(self, port: int) -> str:
+        """Return a base URL."""
+        return f"http://127.0.0.1:{port}"
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
 class FakeHost:
     """One host; see the module's docstring.
 
@@ -382,13 +368,16 @@ class FakeHost:
         self.counters = Counters(generated_tokens=0.0, verify_steps=0.0, running=0.0, queued=0.0)
         self._old_server = old_server
         self._stop_grace_s = stop_grace_s
+        self.outages: tuple[tuple[float, float], ...] = ()
+        self.cleanup: Callable[[], Awaitable[CommandResult]] | None = None
+        self.wait_s: float | None = None
         self.service = FakeService(
             Start() if script is None else script,
             self.clock,
             leftovers=(*leftovers, *((old_server.process,) if old_server else ())),
             leftover_gpu_bytes=leftover_gpu_bytes,
         )
-        self.gpu = FakeGpu(self.service, gpus=gpus, baseline_bytes=baseline_bytes, total_bytes=80 * GIB)
+        self.gpu = FakeGpu(self.service, self.clock, gpus=gpus, baseline_bytes=baseline_bytes, total_bytes=80 * GIB)
         self.load = FakeLoad(self)
 
     def ports(self) -> HostPorts:
@@ -401,8 +390,16 @@ class FakeHost:
             load=self.load,
             control=lambda _base_url: FakeControl(self),
             clock=self.clock,
+            route=FakeRoute(),
+            outage_s=self._outage_s,
+            cleanup=self.cleanup,
+            wait_s=self.wait_s,
             stop_grace_s=self._stop_grace_s,
         )
+
+    def _outage_s(self) -> float:
+        now_s = self.clock.monotonic_s()
+        return sum(min(now_s, to_s) - from_s for from_s, to_s in self.outages if from_s < now_s)
 
     def count(self, tokens: float) -> None:
         """Add to the server's running totals: two tokens a verification step."""

@@ -248,6 +248,12 @@ class FakeService:
         self._leftovers = [entry for entry in self._leftovers if not entry.ours]
         self._free_memory(self._clock.monotonic_s())
 
+    async def members(self) -> frozenset[int]:
+        """Return the main process, while it lives."""
+        self._settle()
+        self._require_reachable()
+        return frozenset({self._identity.main_pid} if self._alive and self._identity else ())
+
     # ------------------------------------------------------------------ for the other fakes
 
     @property

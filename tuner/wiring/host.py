@@ -11,9 +11,11 @@ from tuner.hosts.clock import SystemClock
 from tuner.hosts.gpu import NoGpu, NvidiaSmiProbe
 from tuner.hosts.local import LocalTransport
 from tuner.hosts.process import ProcessServiceManager
+from tuner.hosts.route import DirectRoute
 from tuner.load.client import HttpLoadGenerator
 from tuner.load.http import HttpControlClient
-from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec
+from tuner.model.lease import Holder
+from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 from tuner.ports import HostPorts
 from tuner.simulator.host import environment, prepare
 
@@ -24,18 +26,25 @@ PROCESS_STOP_GRACE_S = 10.0
 """A server whose requests were aborted ends at once; what does not is killed."""
 
 
-def service_dir(spec: HostSpec) -> Path:
+def service_dir(spec: SimulatedHostSpec | ProcessHostSpec) -> Path:
     """Return the folder in which a host's server is supervised."""
     return Path(spec.state_dir) / "service"
 
 
-def build_host(spec: HostSpec) -> HostPorts:
-    """Make the ports of one host; nothing is started."""
+def build_host(spec: HostSpec, holder: Holder) -> HostPorts:
+    """Make the ports of one host; nothing is started.
+
+    Args:
+        spec: the host.
+        holder: who takes it, where it is somebody's.
+    """
     match spec:
         case SimulatedHostSpec():
             return _simulated(spec)
         case ProcessHostSpec():
             return _process(spec)
+        case UnitHostSpec():
+            raise NotImplementedError(holder)
 
 
 def _simulated(spec: SimulatedHostSpec) -> HostPorts:
@@ -51,6 +60,7 @@ def _simulated(spec: SimulatedHostSpec) -> HostPorts:
         load=HttpLoadGenerator(),
         control=HttpControlClient,
         clock=SystemClock(),
+        route=DirectRoute(spec.address),
         stop_grace_s=PROCESS_STOP_GRACE_S,
     )
 
@@ -67,6 +77,7 @@ def _process(spec: ProcessHostSpec) -> HostPorts:
         load=HttpLoadGenerator(),
         control=HttpControlClient,
         clock=SystemClock(),
+        route=DirectRoute(LOOPBACK),
         stop_grace_s=PROCESS_STOP_GRACE_S,
     )
 

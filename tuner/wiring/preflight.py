@@ -7,7 +7,7 @@ import socket
 
 from tuner.errors import PreflightError
 from tuner.hosts.process import ProcessServiceManager
-from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec
+from tuner.model.study import ProcessHostSpec, SimulatedHostSpec, StudySpec, UnitHostSpec
 from tuner.ports import EngineAdapter
 from tuner.wiring.host import LOOPBACK, service_dir
 
@@ -20,13 +20,15 @@ async def check_hosts(spec: StudySpec, engine: EngineAdapter) -> None:
     """
     port = engine.port(spec.base)
     for host in spec.hosts:
+        if isinstance(host, UnitHostSpec) or host.is_owned:
+            continue  # its worker takes it, or says why not
         if await _is_ours(host):
             continue  # left by a killed run: the first trial's cleaning ends it
         address = host.address if isinstance(host, SimulatedHostSpec) else LOOPBACK
         _check_port(spec, host.name, address, port)
 
 
-async def _is_ours(host: HostSpec) -> bool:
+async def _is_ours(host: SimulatedHostSpec | ProcessHostSpec) -> bool:
     folder = service_dir(host)
     if not folder.exists():
         return False

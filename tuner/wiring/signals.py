@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from typing import Final, Protocol, Self
 
 from tuner.ports import RunObserver
@@ -12,6 +13,8 @@ from tuner.ports import RunObserver
 INTERRUPTED: Final = 130
 SAME_SIGNAL_S: Final = 0.5
 """`timeout` and some shells send a signal to a process and again to its group: that is one wish, not two."""
+
+_ENDS = "the servers are stopped by their supervisors"
 
 
 class Stoppable(Protocol):
@@ -22,10 +25,19 @@ class Stoppable(Protocol):
 
 
 class StopSignals:
-    """While inside: the first Ctrl-C or SIGTERM asks for a clean end, the second leaves at once."""
+    """While inside: the first Ctrl-C or SIGTERM asks for a clean end, the last leaves at once.
 
-    def __init__(self, observer: RunObserver) -> None:
+    Where hosts are to be restored, one between them restores without waiting for the originals.
+
+    Args:
+        observer: is told what happens.
+        hurry: cuts the restoring short; False: there is nothing to restore.
+    """
+
+    def __init__(self, observer: RunObserver, hurry: Callable[[], bool] = lambda: False) -> None:
         self._observer = observer
+        self._hurry = hurry
+        self._hurried = False
         self._run: Stoppable | None = None
         self._since_s: float | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -65,8 +77,17 @@ class StopSignals:
             self._since_s = now_s
             self._first()
         elif now_s - self._since_s >= SAME_SIGNAL_S:
-            self._observer.remark("leaving at once; the servers are stopped by their supervisors")
-            os._exit(INTERRUPTED)
+            self._since_s = now_s
+            self._further()
+
+    def _further(self) -> None:
+        if not self._hurried and self._hurry():
+            self._hurried = True
+            self._observer.remark("restoring the hosts without waiting for their servers; once more leaves at once")
+            return
+        ends = "each host restores itself when its lease runs out" if self._hurried else _ENDS
+        self._observer.remark(f"leaving at once; {ends}")
+        os._exit(INTERRUPTED)
 
     def _first(self) -> None:
         if self._run is None:

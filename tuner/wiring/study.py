@@ -6,11 +6,12 @@ import asyncio
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tuner
 from tuner.engines import engine
-from tuner.execution.ray_executor import RayExecutor
+from tuner.execution.ray_executor import Building, RayExecutor
 from tuner.hosts.clock import SystemClock
 from tuner.model.plain import Json
 from tuner.model.study import StudySpec, TrialRow
@@ -22,6 +23,7 @@ from tuner.search.lock import require_unlocked
 from tuner.search.rows import read_study as read_stored
 from tuner.search.storage import DATABASE
 from tuner.wiring.files import ResultFiles
+from tuner.wiring.holder import holder_of
 from tuner.wiring.host import build_host
 from tuner.wiring.preflight import check_hosts
 from tuner.wiring.signals import StopSignals
@@ -43,9 +45,14 @@ class RunSummary:
     directory: Path
 
 
-def ray_executor(spec: StudySpec, address: str | None) -> RayExecutor:
+def ray_executor(spec: StudySpec, address: str | None, remark: Callable[[str], None]) -> Executor:
     """Make the executor of a study's hosts; nothing is started."""
-    return RayExecutor({host.name: host for host in spec.hosts}, build=build_host, engine=engine, address=address)
+    building = Building(
+        host=partial(build_host, holder=holder_of(spec)),
+        engine=engine,
+        restored=(spec.engine, spec.workload, spec.seed),
+    )
+    return RayExecutor({host.name: host for host in spec.hosts}, building=building, address=address, remark=remark)
 
 
 def run_study(
@@ -53,20 +60,23 @@ def run_study(
     observer: RunObserver,
     *,
     ray_address: str | None = None,
-    executor: Callable[[StudySpec, str | None], Executor] = ray_executor,
+    executor: Callable[[StudySpec, str | None, Callable[[str], None]], Executor] = ray_executor,
 ) -> RunSummary:
     """Run a study until its budget is spent, or take up one that was interrupted.
 
     Ctrl-C (or SIGTERM) once: running trials are ended and cleaned up, everything is saved.
-    Twice: this process leaves at once; its servers are stopped by their supervisors.
+    Twice: hosts are restored without waiting for their servers to answer; where there is nothing to
+    restore, and at the third time, this process leaves at once: supervisors stop its servers, and
+    dead-men restore its hosts.
 
     Raises:
         UsageError: the study's database cannot be used.
         PreflightError: a host or Ray is not ready; nothing was written.
         TooManyFaults: no host is left.
         EvidenceError: results cannot be written.
+        RestoreFailed: a host is not what it was before; the results are saved.
     """
-    return asyncio.run(_run(spec, observer, executor(spec, ray_address)))
+    return asyncio.run(_run(spec, observer, executor(spec, ray_address, observer.remark)))
 
 
 async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> RunSummary:
@@ -76,7 +86,7 @@ async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> Ru
         with StopSignals(observer) as signals:
             return await _search(spec, observer, executor, signals)
     await check_hosts(spec, engine(spec.engine))
-    with StopSignals(observer) as signals:
+    with StopSignals(observer, executor.hurry) as signals:
         observer.starting("starting Ray, one worker a host")
         try:
             await executor.open()
