@@ -103,11 +103,16 @@ def commands(unit: str) -> tuple[Argv, ...]:
     return (
         *replace_commands(drop_in_path(unit)),
         RELOAD,
-        ("systemctl", "reset-failed", unit),
+        reset_command(unit),
         start_command(unit),
         stop_command(unit),
         kill_command(unit),
     )
+
+
+def reset_command(unit: str) -> Argv:
+    """Return the command that forgets how the unit failed, and how often it was started."""
+    return ("systemctl", "reset-failed", unit)
 
 
 def start_command(unit: str) -> Argv:
