@@ -199,6 +199,12 @@ bury() {
     done
 }
 
+# Gives the lease back that ran out; whoever took it over or renewed it since keeps it.
+drop_lease() {
+    exec 9<"${t_expires%/*/*}" && flock 9 && read -r t_end <"$t_expires" && read -r t_up t_idle </proc/uptime &&
+        [ "${t_up%.*}" -ge "$t_end" ] && rm -rf -- "${t_expires%/*}"
+}
+
 # Handlers, because what is ignored stays ignored in the server.
 trap : HUP INT QUIT TERM
 read_boot
@@ -254,6 +260,7 @@ rm -f -- "$t_folder/order"
 [ "$t_end" != expired ] || rm -f -- "$t_folder/log"
 t_phase=$t_end
 insist
+[ "$t_end" != expired ] || (drop_lease)
 signal_all KILL "$t_watch" $(carriers "$t_mark:s:$t_token:watch")
 """
 )

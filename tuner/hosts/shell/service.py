@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Callable
 
 from tuner.errors import DirtyHost, HostFault, LeaseLost, TransportFault
 from tuner.hosts import files
@@ -11,12 +12,10 @@ from tuner.hosts.shell import looks, scripts
 from tuner.hosts.shell.asking import Shell
 from tuner.hosts.shell.order import checked_directory, encode_order
 from tuner.hosts.shell.status import Found, Look, Phase, Status, read_look, read_piece, read_scan, read_status
+from tuner.hosts.systemd.lease import EXPIRES
 from tuner.model.host import Activity, LogChunk, ProcessEntry, ServiceState
 from tuner.model.trial import Command, ServiceIdentity
 from tuner.ports import Clock, HostTransport
-
-LEASE = "lease"
-"""Folder of the lease, below the host's own folder."""
 
 _PIECE_BYTES = 1024 * 1024
 _POLL_S = 0.05
@@ -49,7 +48,8 @@ class ShellServiceManager:
         directory: absolute folder on the host; made when needed.
         clock: for waiting.
         restart: a dead server is started again, ``restart_delay_s`` after its death.
-        leased: the server is stopped by its own supervisor when the lease in ``directory`` runs out.
+        lease: its folder is asked for at each start; the server is stopped by its own supervisor when the
+            lease there runs out, or is gone. None: nobody's host, and the server lives until it is stopped.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class ShellServiceManager:
         *,
         restart: bool = False,
         restart_delay_s: float = 1.0,
-        leased: bool = False,
+        lease: Callable[[], str] | None = None,
     ) -> None:
         self._directory = checked_directory(directory)
         self._shell = Shell(transport, self._directory)
         self._clock = clock
         self._delay = str(round(restart_delay_s * 100)) if restart else ""  # hundredths: sh has whole numbers
-        self._expires = f"{self._directory}/{LEASE}/expires" if leased else ""
+        self._lease = lease
         # Of the path and not of a file in it: processes are found even if somebody deleted the folder.
         self._mark = hashlib.sha256(self._directory.encode(errors="surrogateescape")).hexdigest()[:16]
         self._token: str | None = None  # of the current or last start
@@ -88,12 +88,13 @@ class ShellServiceManager:
             TransportFault: whether it runs is not known; :meth:`stop` ends it if it does.
         """
         order = encode_order(command)
+        expires = "" if self._lease is None else f"{self._lease()}/{EXPIRES}"
         before = (self._token, self._boot_id, self._identity, self._stopped, self._ended)
         self._token, self._boot_id, self._identity = uuid.uuid4().hex[:16], "", None
         self._stopped, self._ended = False, None
         printed = await self._shell.run(
             scripts.START,
-            *(self._directory, self._token, self._mark, self._delay, self._expires),
+            *(self._directory, self._token, self._mark, self._delay, expires),
             *(scripts.LAUNCH, scripts.SUPERVISE, scripts.SERVER, scripts.WATCH),
             stdin=order,
             timeout_s=_START_TIMEOUT_S,
@@ -153,7 +154,7 @@ class ShellServiceManager:
 
     def _hold_that_it_is_watched(self, look: Look) -> None:
         """Raise when the server is no longer what the status says."""
-        fault = LeaseLost if self._expires else HostFault
+        fault = HostFault if self._lease is None else LeaseLost
         if self._boot_id and look.boot_id != self._boot_id:
             msg = f"{self._directory}: the host was rebooted while the server ran: run the trial again"
             raise fault(msg)
