@@ -13,11 +13,23 @@ from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.trial import Effective, LegFinished, ServiceIdentity, WarmedUp
 from tuner.ports import Leg
 from tuner.runtime.context import TrialContext
+from tuner.runtime.guard import Guard
 from tuner.runtime.racing import end, until_stop
 from tuner.runtime.readiness import generates, mismatch, mismatch_diagnosis, read_effective
 from tuner.runtime.watch import Ended, Watch
 
 T = TypeVar("T")
+
+ALONE = frozenset(
+    {
+        Cause.REJECTED_ARGUMENTS,
+        Cause.CONFIGURATION_MISMATCH,
+        Cause.MODEL_MISSING,
+        Cause.DEPENDENCY_MISMATCH,
+        Cause.PORT_IN_USE,
+    }
+)
+"""Causes in which nobody else's use of the GPUs can have had a part."""
 
 
 class ServerDiedError(Exception):
@@ -49,6 +61,7 @@ class Attempt:
         self._identity = identity
         self._reader = context.engine.log_reader()
         self._watch = Watch(context, identity, self._reader)
+        self._guard = Guard(context.session, identity.main_pid, context.progress.remark)
 
     async def run(self) -> Measured:
         """Measure the server.
@@ -57,7 +70,7 @@ class Attempt:
             ServerDiedError: it died, was replaced, or cannot be used.
             StopRequestedError: the run is being stopped.
             HostFault: the host failed us.
-            MeasurementFault: the client spoiled a leg.
+            MeasurementFault: the client spoiled a leg, or somebody else, the hardware or the network did.
         """
         self._watching = asyncio.ensure_future(self._watch.until_end())
         try:
@@ -66,6 +79,12 @@ class Attempt:
             for level in self._workload.ladder:
                 await self._measure(level)
             await self._soak()
+        except ServerDiedError as died:
+            if died.diagnosis.cause not in ALONE:
+                accomplice = await self._guard.accomplice()
+                if accomplice is not None:
+                    raise accomplice from died
+            raise
         finally:
             await end(self._watching)
         self._progress.enter(TrialState.JUDGING)
@@ -173,12 +192,13 @@ class Attempt:
         await self._prove_generation()
 
     async def _run_leg(self, leg: Leg, *, kind: str) -> LegResult:
+        def tell(elapsed_s: float, throughput: float | None) -> None:
+            self._progress.leg(leg.concurrency, elapsed_s, throughput)
+
         result, records = await self._guarded(
-            self._host.load.measure(
-                self._context.target,
-                leg,
-                self._control,
-                lambda elapsed_s, throughput: self._progress.leg(leg.concurrency, elapsed_s, throughput),
+            self._guard.during(
+                lambda: self._host.load.measure(self._context.target, leg, self._control, tell),
+                what=f"{'soak' if kind == 'soak' else 'leg'} at concurrency {leg.concurrency}",
             )
         )
         self._progress.emit(

@@ -12,12 +12,15 @@ class Limits:
     Attributes:
         look_s: between two looks at the service and its log; deaths are noticed within this.
         probe_s: between two health probes while loading.
-        clean_s: how long a host may take to become clean before it is Faulted.
+        clean_s: how long a host may take to become clean before it is Faulted; its owner may say otherwise.
         baseline_s: how long GPU memory must stay as it is before it counts as the host's own.
         settle_s: after a failed request or a fatal line, how long a death may take to show.
         drain_s: how long the rest of a dead server's log is waited for.
         attempts: server starts a trial may take before it is Faulted.
         gpu_slack_bytes: GPU memory above the host's baseline that still counts as clean.
+        gpu_look_s: between two looks at the GPUs while a leg is measured.
+        outage_s: how long the host may be out of reach during a leg before the leg is void.
+        cleanup_after_s: how long a host may stay dirty before its owner's cleanup command is run.
     """
 
     look_s: float = 0.1
@@ -28,3 +31,6 @@ class Limits:
     drain_s: float = 0.5
     attempts: int = 3
     gpu_slack_bytes: int = 256 * 1024**2
+    gpu_look_s: float = 2.0
+    outage_s: float = 2.0
+    cleanup_after_s: float = 10.0

@@ -1,0 +1,158 @@
+"""Voids a measurement in which somebody else, the hardware or the network had a part.
+
+:class:`Guard` looks at the start of a leg, every ``limits.gpu_look_s`` and at its end, and ends
+the leg at the first look that shows it void.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any, NoReturn, TypeVar
+
+from tuner.errors import HostFault, MeasurementFault
+from tuner.model.host import GpuLook, GpuProcess, GpuReading
+from tuner.runtime.cleaning import HostSession
+from tuner.runtime.racing import end
+from tuner.runtime.strangers import strangers, strangers_text
+
+T = TypeVar("T")
+
+
+class Guard:
+    """Looks at the GPUs of one server while it is measured.
+
+    Args:
+        session: the host; knows which processes held GPU memory when it was proven clean.
+        main_pid: of the server.
+        remark: tells the reader of the evidence.
+    """
+
+    def __init__(self, session: HostSession, main_pid: int, remark: Callable[[str], None]) -> None:
+        self._session = session
+        self._host = session.ports
+        self._limits = session.limits
+        self._remark = remark
+        # Grows, because a process of ours that has just died is listed a moment longer.
+        self._ours = session.our_pids
+        self._ours.add(main_pid)
+
+    async def during(self, work: Callable[[], Coroutine[Any, Any, T]], *, what: str) -> T:
+        """Run a leg to its end, unless it becomes void before.
+
+        Args:
+            work: begins the leg, which has ended when this returns or raises.
+            what: the leg, for the reader.
+
+        Raises:
+            MeasurementFault: a foreign process used a GPU, the hardware slowed one down, or the host
+                could not be reached for a while: what was measured is not the server's speed.
+            HostFault: the GPUs cannot be looked at.
+        """
+        clocks: list[float] = []
+        out_s = self._outage_s()
+        leg = asyncio.ensure_future(work())
+        looking = asyncio.ensure_future(self._look_on(clocks, out_s))
+        try:
+            await asyncio.wait({leg, looking}, return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():
+                looking.result()
+            result = leg.result()
+        finally:
+            await end(leg)
+            await end(looking)
+        await self._look(clocks, out_s)
+        text = clocks_text(clocks)
+        if text is not None:
+            self._remark(f"{what}: {text}")
+        return result
+
+    async def accomplice(self) -> MeasurementFault | None:
+        """Say who else is on the GPUs of a server that has just died; None: nobody.
+
+        A process counts that is still there after ``limits.settle_s``: of a server that is being
+        torn down, or started again by its manager, every look shows other processes.
+        """
+        try:
+            suspects = await self._strangers(await self._host.gpu.look())
+            if suspects:
+                await self._host.clock.sleep(self._limits.settle_s)
+                still = {process.pid for process in await self._strangers(await self._host.gpu.look())}
+                suspects = tuple(process for process in suspects if process.pid in still)
+        except HostFault as fault:
+            # The death was seen, whatever became of the host since.
+            self._remark(f"the GPUs could not be looked at after the server's death: {fault}")
+            return None
+        if not suspects:
+            return None
+        return MeasurementFault(
+            f"the server died while {strangers_text(suspects)} on {self._host.name}: that proves nothing; "
+            "keep others off these GPUs, or name the server's own in gpu_indices"
+        )
+
+    # -- looks -------------------------------------------------------------------------
+
+    async def _look_on(self, clocks: list[float], out_s: float) -> NoReturn:
+        while True:
+            await self._look(clocks, out_s)
+            await self._host.clock.sleep(self._limits.gpu_look_s)
+
+    async def _look(self, clocks: list[float], out_s: float) -> None:
+        """Look once; ``clocks`` takes the lowest and highest clock seen so far."""
+        look = await self._host.gpu.look()
+        # After the look, which waits for a lost connection: it is the outage's end that is seen.
+        outage_s = self._outage_s() - out_s
+        if outage_s > self._limits.outage_s:
+            raise MeasurementFault(
+                f"host {self._host.name} could not be reached for {outage_s:.1f} s of the measurement: it is void; "
+                "look at the network"
+            )
+        suspects = await self._strangers(look)
+        if suspects:
+            raise MeasurementFault(
+                f"{strangers_text(suspects)} on {self._host.name} during the measurement: it is void; "
+                "keep others off these GPUs, or name the server's own in gpu_indices"
+            )
+        slowed = [reading for reading in look.readings if reading.slowed_by]
+        if slowed:
+            raise MeasurementFault(
+                f"{slowed_text(slowed)} on {self._host.name} during the measurement: it is void; "
+                "look at its cooling and power supply"
+            )
+        seen = [*clocks, *(reading.sm_clock_hz for reading in look.readings if reading.sm_clock_hz is not None)]
+        clocks[:] = [min(seen), max(seen)] if seen else []
+
+    async def _strangers(self, look: GpuLook) -> tuple[GpuProcess, ...]:
+        """Return the foreign processes of a look; the server is asked only about those not known yet."""
+        suspects = self._unknown(look)
+        if suspects:
+            self._ours.update(await self._host.service.members())
+            suspects = self._unknown(look)
+        return suspects
+
+    def _unknown(self, look: GpuLook) -> tuple[GpuProcess, ...]:
+        return strangers(
+            look.processes,
+            ours=self._ours,
+            at_clean=self._session.gpu_at_clean,
+            slack_bytes=self._limits.gpu_slack_bytes,
+        )
+
+    def _outage_s(self) -> float:
+        return 0.0 if self._host.outage_s is None else self._host.outage_s()
+
+
+def slowed_text(readings: Iterable[GpuReading]) -> str:
+    """Say which GPUs the hardware slows down, why, and to what clock."""
+    return ", ".join(
+        f"GPU {reading.index} is slowed down by {', '.join(reading.slowed_by)}"
+        + ("" if reading.sm_clock_hz is None else f" to {reading.sm_clock_hz / 1e6:.0f} MHz")
+        for reading in readings
+    )
+
+
+def clocks_text(clocks: Collection[float]) -> str | None:
+    """Say between which clocks, in Hz, the GPUs ran; None: not known."""
+    if not clocks:
+        return None
+    return f"GPU clock {min(clocks) / 1e6:.0f} to {max(clocks) / 1e6:.0f} MHz"
