@@ -13,6 +13,8 @@ import pytest
 
 from tuner.testing.project import Project, tree
 
+SSH = 'kind = "ssh"\naddress = "user@gpu01"\nunit = "sglang"'
+
 
 def in_study(old: str, new: str) -> Callable[[Project], None]:
     return lambda project: replace(project.root / "studies" / "tiny.toml", old, new)
@@ -20,6 +22,10 @@ def in_study(old: str, new: str) -> Callable[[Project], None]:
 
 def in_space(old: str, new: str) -> Callable[[Project], None]:
     return lambda project: replace(project.root / "search_spaces" / "sglang-mtp.toml", old, new)
+
+
+def on_hosts(table: str) -> Callable[[Project], None]:
+    return in_study("[simulated]", f"[[hosts]]\n{table}\n[simulated]")
 
 
 def replace(path: Path, old: str, new: str) -> None:
@@ -61,7 +67,21 @@ def replace(path: Path, old: str, new: str) -> None:
         ),
         (in_study('"--speculative-num-steps", "3"', '"--speculative-num-steps", "x"'), "server.command", "steps"),
         (in_study("[budget]", "[budget"), "studies/tiny.toml: is not valid TOML", "at line "),
-        (in_study("[simulated]", '[[hosts]]\nkind = "ssh"\nname = "g"\n[simulated]'), "hosts[0].kind", "next release"),
+        (
+            on_hosts('kind = "shh"'),
+            "studies/tiny.toml: hosts[0].kind",
+            'did you mean "ssh"? (known: process, ssh, systemd)',
+        ),
+        (on_hosts('kind = "ssh"\nunit = "a"'), "studies/tiny.toml: hosts[0].address", "is missing"),
+        (on_hosts(f'{SSH}\nunti = "a"'), "studies/tiny.toml: hosts[0].unti", "did you mean unit?"),
+        (on_hosts(f"{SSH}\ntunnel = true\nbase_url = 'http://g:1'"), "hosts[0].tunnel", "leave one out"),
+        (on_hosts(SSH.replace("@gpu01", "@-oProxyCommand=x")), "hosts[0].address", "must be [user@]host[:port]"),
+        (on_hosts(SSH.replace('"sglang"', '"sglang.socket"')), "hosts[0].unit", "name the .service"),
+        (on_hosts(f'{SSH}\nidentity_file = "~/no such key"'), "hosts[0].identity_file", "there is no such file under"),
+        (on_hosts(f"{SSH}\ndead_man_s = 5"), "hosts[0].dead_man_s", "must be at least 30"),
+        (on_hosts(f'{SSH}\n[[hosts]]\n{SSH}\nname = "b"'), "hosts[1]", "is the same server as hosts[0]"),
+        (on_hosts(f'{SSH}\n[[hosts]]\nkind = "process"'), "studies/tiny.toml: hosts", "are units and processes"),
+        (on_hosts('kind = "systemd"\nunit = "a"\naddress = "g"'), "hosts[0].address", 'this is "systemd"'),
         (in_study("4gpu", "5gpu"), "studies/tiny.toml: simulated.profile", "did you mean"),
         (in_space("low = 0\nhigh = 16", "low = 16\nhigh = 0"), "parameters.speculative_num_steps", "inverted"),
         (in_space("low = 0\nhigh = 16", "low = 3\nhigh = 3"), "parameters.speculative_num_steps", "range is empty"),
@@ -93,7 +113,22 @@ def test_a_wrong_file_is_refused(project: Project, spoil: Callable[[Project], No
         (("run", "--study", "tiny", "--sampler", "tep"), '--sampler: unknown sampler "tep"; did you mean "tpe"?'),
         (("run", "--study", "tiny", "--speed", "inf"), "--speed: is inf, but must be a finite number above 0"),
         (("run", "--study", "tiny", "--host", "sim7"), '--host: unknown host "sim7"'),
-        (("run", "--study", "tiny", "--host", "user@gpu01"), "--host user@gpu01: hosts reached over SSH come with"),
+        (
+            ("run", "--study", "tiny", "--host", "user@gpu01"),
+            "--host user@gpu01: for a host that is not in studies/tiny",
+        ),
+        (
+            ("doctor", "--study", "tiny", "--host", "user@gpu01"),
+            "add --unit NAME, the systemd unit that runs the server",
+        ),
+        (
+            ("restore", "--study", "tiny", "--host", "-x", "--unit", "a"),
+            '--host: is "-x", but must be [user@]host[:port]',
+        ),
+        (("validate", "tiny", "--host", "g", "--unit", "a@"), '--unit: is "a@", a template: name an instance'),
+        (("run", "tiny", "--sudo"), "--sudo goes with --unit"),
+        (("run", "tiny", "--accept-new-host-key"), "--accept-new-host-key is for hosts reached over SSH"),
+        (("doctor", "tiny", "--format", "csv"), "--format"),
         (("run", "--study", "tiny", "--root", "elsewhere"), "has no folder studies/"),
         (("validate", "--study", "tinny"), 'did you mean "tiny"?'),
     ],

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tuner import __version__, errors
-from tuner.cli import exit_code, main, running_driver
+from tuner.cli import exit_code, main
+from tuner.commands.studies import running_driver
 from tuner.screen.again import SCRIPT, command_again, dashboard_program
 from tuner.search.lock import StudyLock
 
+COMMANDS = ["run", "validate", "doctor", "restore", "status", "front"]
 EXPECTED = {
     errors.TunerError: 1,
     errors.MeasurementFault: 1,  # a trial takes it; at the top it is a bug
@@ -25,8 +27,13 @@ EXPECTED = {
     errors.EvidenceError: 3,
     errors.StudyUnwritable: 3,
     errors.HostFault: 3,
+    errors.LeaseHeld: 3,
     errors.TransportFault: 3,
+    errors.HostKeyRefused: 3,
+    errors.LoginRefused: 3,
     errors.DirtyHost: 3,
+    errors.LeaseLost: 3,
+    errors.RestoreFailed: 3,
     errors.ExecutorFault: 3,
     errors.TooManyFaults: 4,
 }
@@ -58,7 +65,7 @@ def test_a_folder_without_studies_is_named(tmp_path: Path, capsys: pytest.Captur
 def test_help_names_the_commands_and_exits_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out, _ = capsys.readouterr()
-    assert all(command in out for command in ("run", "validate", "status", "front"))
+    assert all(command in out for command in ("run", "validate", "doctor", "restore", "status", "front"))
 
 
 def test_nobody_runs_a_study_without_a_lock_file(tmp_path: Path) -> None:
@@ -105,7 +112,7 @@ def test_the_command_that_goes_on_has_the_options_that_were_given() -> None:
     assert "--speed 0.125" in command_again("s", {"--speed": 0.125}, {})
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("words", [["s"], ["--study", "s"], ["--study=s"]])
 def test_a_study_is_named_in_either_way(
     command: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -115,7 +122,7 @@ def test_a_study_is_named_in_either_way(
     assert capsys.readouterr().err.startswith('tuner: error: studies/s.toml: unknown study "s"')
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("words", [[], ["s", "--study", "s"]])
 def test_a_study_is_named_once(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, *words]) == 2
@@ -131,7 +138,7 @@ def test_the_dashboard_is_the_one_of_this_environment() -> None:
 
 
 @pytest.mark.parametrize("name", ["s" * 65, "s" * 300, "s" * 5000])
-@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_name_that_no_file_can_have_is_refused(name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--study", name]) == 2
     err = capsys.readouterr().err
@@ -139,7 +146,7 @@ def test_a_name_that_no_file_can_have_is_refused(name: str, command: str, capsys
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "status", "front"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_root_that_the_file_system_refuses_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--study", "s", "--root", "r" * 300]) == 2
     err = capsys.readouterr().err

@@ -1,0 +1,206 @@
+"""The commands that touch real hosts, over fakes of what reads and restores them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tuner.cli import main
+from tuner.config.overrides import Overrides
+from tuner.errors import PreflightError, RestoreFailed
+from tuner.model.finding import Finding, Verdict
+from tuner.model.study import HostSpec, UnitHostSpec
+from tuner.model.trial import Command
+from tuner.ports import RunObserver
+from tuner.testing.project import Project
+
+CHECKOUT = Path(__file__).parents[2]
+GPU = ("--host", "ops@gpu01", "--unit", "sglang-qwen")
+OPTIONS = Overrides(host="ops@gpu01", unit="sglang-qwen", sudo=True)
+BASE = (
+    "/opt/sglang/bin/python -m sglang.launch_server --port 31000 --speculative-algorithm NEXTN "
+    "--speculative-num-steps 2 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3 "
+    "--mem-fraction-static 0.85 --api-key s3cret-of-the-unit"
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    shutil.copytree(CHECKOUT / "search_spaces", tmp_path / "search_spaces")
+    (tmp_path / "studies").mkdir()
+    Project(tmp_path).write(port=30000)
+    return tmp_path
+
+
+@pytest.fixture
+def wired(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Callable[..., object]], None]:
+    """Put a fake in the place of a function of ``tuner.wiring``, which the command line imports when it needs it."""
+
+    def put(module: str, name: str, function: Callable[..., object]) -> None:
+        fake = ModuleType(f"tuner.wiring.{module}")
+        setattr(fake, name, function)
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+
+    return put
+
+
+Wired = Callable[[str, str, Callable[..., object]], None]
+
+
+def unit_runs(words: str, seen: list[HostSpec]) -> Callable[[tuple[HostSpec, ...]], Command]:
+    def read_base(hosts: tuple[HostSpec, ...]) -> Command:
+        seen.extend(hosts)
+        return Command(argv=tuple(words.split()))
+
+    return read_base
+
+
+def test_validate_shows_what_the_unit_runs_and_that_the_file_has_another(
+    root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[HostSpec] = []
+    wired("units", "read_base", unit_runs(BASE, seen))
+    assert main(["validate", "tiny", "--root", str(root), *GPU, "--sudo"]) == 0
+    out, err = capsys.readouterr()
+    assert "/opt/sglang/bin/python \\\n  -m sglang.launch_server" in out
+    assert "s3cret" not in out + err
+    assert "trial 0    steps 2 · topk 1 · draft 3 · fraction 0.85" in out
+    assert "hosts      gpu01: sglang-qwen.service of ops@gpu01 over SSH, with sudo, load straight to its port" in out
+    assert "SIMULATED" not in out
+    assert err.splitlines() == [
+        "reading sglang-qwen.service of gpu01",
+        "trial 0 is what sglang-qwen.service runs; [server] command of studies/tiny.toml is not used",
+    ]
+    (host,) = seen
+    assert isinstance(host, UnitHostSpec)
+    assert host.sudo
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_a_unit_that_cannot_be_tuned_is_one_line_and_nothing_is_written(
+    command: str, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wired("units", "read_base", unit_runs("/usr/bin/python -m sglang.launch_server", []))
+    assert main([command, "tiny", "--root", str(root), *GPU]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("tuner: error: host gpu01, unit sglang-qwen.service: base command: pin --mem-fraction")
+    assert not (root / "studies" / "tiny").exists()
+
+
+@pytest.mark.parametrize("port", ["0", "http"])
+def test_a_port_that_the_unit_cannot_have_names_the_unit(
+    port: str, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wired("units", "read_base", unit_runs(BASE.replace("31000", port), []))
+    assert main(["validate", "tiny", "--root", str(root), *GPU]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("tuner: error: host gpu01, unit sglang-qwen.service: ")
+    assert "--port " in line
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_a_host_that_cannot_be_read_ends_with_3(
+    command: str, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_base(_hosts: tuple[HostSpec, ...]) -> Command:
+        raise PreflightError("host gpu01: no route to host; see tuner doctor")
+
+    wired("units", "read_base", read_base)
+    assert main([command, "tiny", "--root", str(root), *GPU]) == 3
+    assert capsys.readouterr().err.splitlines()[-1] == "tuner: error: host gpu01: no route to host; see tuner doctor"
+
+
+def test_a_wrong_file_is_refused_before_any_host_is_touched(
+    root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[HostSpec] = []
+    wired("units", "read_base", unit_runs(BASE, seen))
+    study = root / "studies" / "tiny.toml"
+    study.write_text(study.read_text().replace('"sglang-mtp"', '"sglang-mpt"'))
+    assert main(["run", "tiny", "--root", str(root), *GPU]) == 2
+    assert "studies/tiny.toml: space: unknown space" in capsys.readouterr().err
+    assert not seen
+
+
+def finding(verdict: Verdict) -> Finding:
+    return Finding(host="gpu01", check="permissions", verdict=verdict, detail="seen", lines=("ops ALL=(root) x",))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"), [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.FAILED, 3)]
+)
+def test_doctor_ends_with_3_when_a_row_failed(
+    verdict: Verdict, code: int, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def examine(*arguments: object) -> tuple[Finding, ...]:
+        asked.append(arguments)
+        return (finding(verdict),)
+
+    wired("doctor", "examine", examine)
+    assert main(["doctor", "--study", "tiny", "--root", str(root), *GPU, "--sudo"]) == code
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "gpu01"
+    assert out.splitlines()[-1] == "    ops ALL=(root) x"
+    assert err.startswith("gpu01: not ready: permissions" if code else "gpu01: ready")
+    assert asked == [(root, "tiny", OPTIONS)]
+
+
+def test_doctor_hands_its_findings_to_programs(root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]) -> None:
+    wired("doctor", "examine", lambda *_: (finding(Verdict.FAILED),))
+    assert main(["doctor", "tiny", "--root", str(root), "--format", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)[0]["verdict"] == "failed"
+
+
+def test_restore_says_what_it_did(root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def restore_hosts(root: Path, name: str, overrides: Overrides, observer: RunObserver) -> tuple[str, ...]:
+        asked.append((root, name, overrides))
+        observer.remark("removing the drop-in")
+        return ("gpu01: sglang-qwen.service is as it was and answers",)
+
+    wired("restore", "restore_hosts", restore_hosts)
+    assert main(["restore", "tiny", "--root", str(root), *GPU, "--sudo"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "gpu01: sglang-qwen.service is as it was and answers\n"
+    assert err.endswith("removing the drop-in\n")
+    assert asked == [(root, "tiny", OPTIONS)]
+
+
+def test_a_host_that_could_not_be_restored_ends_with_3(
+    root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def restore_hosts(*_: object) -> tuple[str, ...]:
+        raise RestoreFailed("host gpu01: enablement differs")
+
+    wired("restore", "restore_hosts", restore_hosts)
+    assert main(["restore", "tiny", "--root", str(root)]) == 3
+    assert capsys.readouterr().err == "tuner: error: host gpu01: enablement differs\n"
+
+
+@pytest.mark.parametrize("command", ["run", "validate"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--host", "ops@gpu01"), "--host ops@gpu01: for a host that is not in studies/tiny.toml, add --unit NAME"),
+        (("--unit", "a@"), '--unit: is "a@", a template: name an instance of it'),
+        (("--host", "g:x", "--unit", "a"), '--host: is "g:x", but the port must be a number'),
+        (("--sudo",), "--sudo goes with --unit"),
+        (("--unit", "a", "--tunnel"), "--tunnel is for a host reached over SSH"),
+        (("--unit", "a", "--speed", "2"), "--speed is for simulated hosts; --unit names a real one"),
+        (("--accept-new-host-key",), "--accept-new-host-key is for hosts reached over SSH; this run has none"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_refused(
+    command: str, options: tuple[str, ...], words: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "tiny", "--root", str(root), *options]) == 2
+    assert capsys.readouterr().err.startswith(f"tuner: error: {words}")

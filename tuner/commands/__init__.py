@@ -1,0 +1,1 @@
+"""What the commands of :mod:`tuner.cli` share: their options, and how a study is found. Nothing here prints."""

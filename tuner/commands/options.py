@@ -1,0 +1,55 @@
+"""The options of the command line, each written once."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.config.study_file import HIGHEST_SEED
+
+
+class Format(enum.Enum):
+    """How the front is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+class FindingsFormat(enum.Enum):
+    """How doctor's findings are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+Named = Annotated[str | None, typer.Argument(metavar="STUDY", help="Name of the study: studies/STUDY.toml.")]
+Study = Annotated[str | None, typer.Option("--study", help="The same as an option.")]
+Root = Annotated[Path, typer.Option("--root", help="The folder that holds studies/ and search_spaces/.")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Trials that count, instead of the file's.")]
+Sampler = Annotated[str | None, typer.Option(help="Sampler, instead of the file's.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=HIGHEST_SEED, help="Seed, instead of the file's.")]
+Speed = Annotated[
+    float | None, typer.Option(min=0.01, help="How many times faster than real a simulated server loads.")
+]
+Hosts = Annotated[int | None, typer.Option(min=1, max=16, help="How many simulated hosts.")]
+Host = Annotated[
+    str | None, typer.Option(help="This one of the study's hosts only; with --unit any host, user@host:port.")
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(help="Tune this systemd unit of --host (of this machine without it) and nothing else."),
+]
+Sudo = Annotated[bool, typer.Option("--sudo", help="With --unit: what needs root goes through sudo -n.")]
+Tunnel = Annotated[bool, typer.Option("--tunnel", help="With --unit: the load goes through SSH.")]
+NewKey = Annotated[
+    bool, typer.Option("--accept-new-host-key", help="Take the key of a host not met before, once, and show it.")
+]
+RayAddress = Annotated[str | None, typer.Option(help="Use this Ray cluster instead of starting one.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, even on a terminal.")]
+AsFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
+AsFindings = Annotated[FindingsFormat, typer.Option("--format", help="How to print it.")]
+HERE = Path()

@@ -1,0 +1,82 @@
+"""Finds the study that a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tuner.config.overrides import Overrides
+from tuner.config.problems import check_name, quoted, reading
+from tuner.config.study_file import FOLDER, read_study
+from tuner.errors import StudyFileError, UsageError
+from tuner.model.study import HostSpec, StudySpec, UnitHostSpec
+
+
+def chosen(named: str | None, study: str | None) -> str:
+    """Return the study's name, which is given in one of two ways.
+
+    Raises:
+        UsageError: it is given twice, or not at all.
+    """
+    if named is not None and study is not None:
+        raise UsageError(f"the study is named twice, {quoted(named)} and {quoted(study)}: give STUDY or --study STUDY")
+    name = study if named is None else named
+    if name is None:
+        raise UsageError("no study is named: give STUDY or --study STUDY")
+    return name
+
+
+def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None]) -> StudySpec:
+    """Load a study and, where its hosts are units, read what they run; changes nothing.
+
+    Args:
+        root: the folder that holds ``studies/`` and ``search_spaces/``.
+        name: of the study.
+        overrides: options of the command line.
+        say: takes lines of prose.
+
+    Raises:
+        UsageError: a file or an option is wrong, or a unit cannot be tuned.
+        PreflightError, HostFault: a unit cannot be read.
+    """
+    read_study(root, name)  # a wrong file is refused before the seconds that loading all parts takes
+    from tuner.wiring.load import base_remark, hosts_of, load_study, needs_unit  # noqa: PLC0415
+
+    hosts = hosts_of(root, name, overrides)
+    if not needs_unit(hosts):
+        return load_study(root, name, overrides)
+    from tuner.wiring.units import read_base  # noqa: PLC0415
+
+    say(f"reading {_units(hosts)}")
+    spec = load_study(root, name, overrides, read_base(hosts))
+    remark = base_remark(root, name, hosts)
+    if remark is not None:
+        say(remark)
+    return spec
+
+
+def _units(hosts: tuple[HostSpec, ...]) -> str:
+    return ", ".join(f"{host.unit} of {host.name}" for host in hosts if isinstance(host, UnitHostSpec))
+
+
+def directory_of(root: Path, name: str) -> Path:
+    """Return the folder of a study's results; the study's file may be gone by now.
+
+    Raises:
+        StudyFileError: there is neither.
+    """
+    refused = check_name(name, "the study name")
+    if refused:
+        raise StudyFileError(refused)
+    with reading(quoted(str(root))):
+        directory = root.resolve() / FOLDER / name
+        if not directory.is_dir():
+            read_study(root, name)  # says which studies there are
+        return directory
+
+
+def running_driver(directory: Path) -> str | None:
+    """Say which process runs the study in ``directory``; None: none does."""
+    from tuner.search.lock import holder_of  # noqa: PLC0415  see load
+
+    return holder_of(directory)
