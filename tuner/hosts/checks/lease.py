@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.errors import HostFault, LeaseHeld
-from tuner.hosts.checks.row import Row, failed, ok, warning
+from tuner.hosts.checks.row import Row, failed, ok
 from tuner.hosts.systemd.holding import Seen, grant
 from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.model.lease import Holder
@@ -27,7 +27,8 @@ def lease_row(seen: Seen | HostFault, asking: Holder, place: str) -> Row:
     """
     check = "lease"
     if isinstance(seen, HostFault):
-        return warning(check, str(seen), "make it readable: a run takes the lease before it changes anything")
+        reason, _, remedy = str(seen).rpartition(": ")
+        return failed(check, reason or str(seen), remedy or "a run takes the lease before it changes anything")
     if not seen.exists:
         return ok(check, f"nobody holds {place}")
     try:

@@ -1,4 +1,4 @@
-"""What a run will want to do as root on a unit's host, and where its lease lies."""
+"""What a run will want to do as root on a unit's host."""
 
 from __future__ import annotations
 
@@ -6,23 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from tuner.errors import UsageError
 from tuner.hosts.checks.rights import Argv
-from tuner.hosts.systemd import deadman, lease, root
+from tuner.hosts.systemd import root, tenancy
 from tuner.model.lease import LeaseTerms
-
-_RUN = "/run/tuner"
-
-
-def lease_folder(unit: str) -> str:
-    """Return the folder of the lease on a unit."""
-    return f"{_RUN}/{unit}"
 
 
 def commands(unit: str, terms: LeaseTerms) -> tuple[Argv, ...]:
     """List every command that a run on ``unit`` needs root for, each once."""
-    folder = lease_folder(unit)
-    files = (deadman.SCRIPT_FILE, deadman.BEFORE_FILE)
-    found = (*lease.commands(folder, files), *deadman.commands(unit, folder, terms), *root.commands(unit))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys((*tenancy.commands(unit, terms), *root.commands(unit))))
 
 
 def programs(commands: Iterable[Argv]) -> tuple[str, ...]:

@@ -133,8 +133,8 @@ def rights_row(machine: Machine, rights: Rights | None, *, sudo: bool, lines: Se
         return failed(
             check,
             f"{machine.user} is not root, and nothing goes through sudo",
-            f"write sudo = true in its [[hosts]] table, and these lines into {SUDOERS_FILE} on the host "
-            f"(visudo -cf {SUDOERS_FILE})",
+            f"write sudo = true in its [[hosts]] table, add these lines to {SUDOERS_FILE} on the host, mode 0440, "
+            f"and hold them with visudo -cf {SUDOERS_FILE}",
             lines,
         )
     if rights.without_sudo:
@@ -149,7 +149,7 @@ def rights_row(machine: Machine, rights: Rights | None, *, sudo: bool, lines: Se
         return failed(
             check,
             f"sudo -n refuses {machine.user} {len(rights.missing)} of the commands that are needed{reason}",
-            f"write these lines into {SUDOERS_FILE} on the host, mode 0440 (visudo -cf {SUDOERS_FILE})",
+            f"add these lines to {SUDOERS_FILE} on the host, mode 0440, and hold them with visudo -cf {SUDOERS_FILE}",
             lines,
         )
     return ok(check, f"{machine.user}, through sudo -n")

@@ -36,6 +36,7 @@ _PROPERTIES = (
 _TYPES = frozenset({"simple", "exec", "idle", "notify", "notify-reload"})
 """The types whose main process is what ExecStart names."""
 _NEAREST = 3
+_SUFFIX = ".service"
 
 NAMES = """
 systemctl list-unit-files --type=service --no-legend --no-pager --plain 2>/dev/null
@@ -111,11 +112,11 @@ async def read_names(transport: HostTransport) -> frozenset[str]:
 
 def nearest(unit: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the services whose names are most like ``unit``, those that contain its stem first."""
-    stem = unit.removesuffix(".service")
-    known = sorted(names)
-    containing = [name for name in known if stem and stem in name]
-    alike = difflib.get_close_matches(unit, known, n=_NEAREST, cutoff=0.5)
-    return tuple(dict.fromkeys((*containing, *alike)))[:_NEAREST]
+    stems = {name.removesuffix(_SUFFIX).lower(): name for name in sorted(names)}
+    stem = unit.removesuffix(_SUFFIX).lower()
+    containing = [known for known in stems if stem in known]
+    alike = difflib.get_close_matches(stem, stems, n=_NEAREST, cutoff=0.6)
+    return tuple(stems[known] for known in dict.fromkeys((*containing, *alike)))[:_NEAREST]
 
 
 def is_absent(view: UnitView) -> bool:

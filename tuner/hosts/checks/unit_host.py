@@ -24,6 +24,7 @@ from tuner.hosts.checks.row import Row, is_failed, unknown
 from tuner.hosts.checks.serving import Served, serving_rows
 from tuner.hosts.checks.unit import UnitView, effects_row, is_absent, read_names, read_view, unit_row
 from tuner.hosts.systemd.lease import LeaseFolder
+from tuner.hosts.systemd.tenancy import lease_folder
 from tuner.model.study import UnitHostSpec
 
 _RUN = "/run"
@@ -91,8 +92,10 @@ async def _right_rows(spec: UnitHostSpec, bench: Bench, look: _Look, wanted: tup
         return unknown(checks, "this host has no systemd to work with")
     machine = look.machine
     places = dict(machine.tools)
-    journal = journal_row(await read_journal(bench.transport), machine.user, through_sudo=False)
-    folder = LeaseFolder(bench.transport, needs.lease_folder(spec.unit), place=spec.unit, sudo=spec.sudo)
+    journal = journal_row(
+        await read_journal(bench.transport), machine.user, through_sudo=_by_sudo(wanted) and spec.sudo
+    )
+    folder = LeaseFolder(bench.transport, lease_folder(spec.unit), place=spec.unit, sudo=spec.sudo)
     lease = lease_row(await read_lease(folder), bench.asking, spec.unit)
     if is_absent(look.view):
         return (*unknown(("permissions",), "the unit is not there"), journal, lease)
@@ -103,6 +106,11 @@ async def _right_rows(spec: UnitHostSpec, bench: Bench, look: _Look, wanted: tup
         wanted = rights.missing
     lines = () if machine.is_root else needs.lines(machine.user, wanted, places)
     return (rights_row(machine, rights, sudo=spec.sudo, lines=lines), journal, lease)
+
+
+def _by_sudo(wanted: tuple[Argv, ...]) -> bool:
+    """Whether the log is read as root."""
+    return any(command[0] == "journalctl" for command in wanted)
 
 
 async def _host_rows(spec: UnitHostSpec, bench: Bench) -> tuple[Row, ...]:
