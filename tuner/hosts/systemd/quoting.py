@@ -13,6 +13,9 @@ from tuner.errors import UsageError
 LINE_MAX_BYTES = 1024 * 1024
 """systemd's LONG_LINE_MAX: a longer line makes it refuse the whole file."""
 
+WORD_MAX_BYTES = 131071
+"""Linux's MAX_ARG_STRLEN, less the NUL: execve(2) refuses a longer argument."""
+
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r", "%": "%%"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BARE = re.compile(r"[A-Za-z0-9_./:=,@+-]+")
@@ -28,7 +31,7 @@ def literal(word: str) -> str:
     """Return one word of ExecStart= that reaches the process unchanged.
 
     Raises:
-        UsageError: it holds what no command line can: a NUL, or bytes that are not UTF-8.
+        UsageError: it is what no command line can hold: a NUL, bytes that are not UTF-8, too long.
     """
     return quoted(constant(word))
 
@@ -98,10 +101,13 @@ def _must_be_text(word: str, what: str) -> None:
         msg = f"{what} holds a NUL, which ends a word"
         raise UsageError(msg)
     try:
-        word.encode()
+        size = len(word.encode())
     except UnicodeEncodeError as error:
         msg = f"{what} is not UTF-8, and systemd ignores a line that is not"
         raise UsageError(msg) from error
+    if size > WORD_MAX_BYTES:
+        msg = f"{what[:80]}… is {size} bytes long, and Linux takes {WORD_MAX_BYTES} at most"
+        raise UsageError(msg)
 
 
 def _escaped(character: str) -> str:

@@ -66,6 +66,18 @@ class Root:
             raise HostFault(failure(argv, result))
         return result
 
+    async def attempt(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> CommandResult:
+        """Run one command as root that may fail: its status is a value, but sudo's refusal is none.
+
+        Raises:
+            HostFault: sudo refused.
+            TransportFault: the result is not known.
+        """
+        result = await self.run(argv, timeout_s=timeout_s)
+        if result.status != 0 and _SUDO_REFUSES.search(result.stderr):
+            raise HostFault(failure(argv, result))
+        return result
+
     async def replace_file(self, path: str, content: bytes, *, mode: str = _MODE) -> None:
         """Replace a file atomically, making its folder; see :func:`replace_commands`.
 

@@ -72,7 +72,7 @@ class SystemdServiceManager:
         self._unit = unit
         self._clock = clock
         self._terms = terms or ServiceTerms()
-        self._base: Unit | None = None  # without our drop-in
+        self._base: Unit | None = None  # as it was without our drop-in, when we last saw it so
         self._run: _Run | None = None
         self._starts = 0
         self._invocations: set[str] = set()  # of ours, all of them
@@ -194,7 +194,7 @@ class SystemdServiceManager:
         deadline_s = self._clock.monotonic_s() + _KILL_TIMEOUT_S
         while (found := await self._left()) and self._clock.monotonic_s() < deadline_s:
             if (await self._look()).is_over:
-                await self._root.run(kill_command(self._unit))  # systemd still knows the cgroup of a dead unit
+                await self._root.attempt(kill_command(self._unit))  # systemd still knows the cgroup of a dead unit
             await kill(self._transport, found)
             await self._clock.sleep(_POLL_S)
 
@@ -228,13 +228,14 @@ class SystemdServiceManager:
 
     async def _original(self) -> Unit:
         """Return the unit as its owner wrote it; what an earlier run left in our drop-in is not his."""
-        if self._base is None:
+        unit = await read_unit(self._transport, self._unit, self._root)
+        if drop_in_path(self._unit) in unit.drop_in_paths:
+            if self._base is not None:
+                return self._base
+            await self._write("# Written by tuner; without effect.\n")
             unit = await read_unit(self._transport, self._unit, self._root)
-            if drop_in_path(self._unit) in unit.drop_in_paths:
-                await self._write("# Written by tuner; without effect.\n")
-                unit = await read_unit(self._transport, self._unit, self._root)
-            self._base = unit
-        return self._base
+        self._base = unit
+        return unit
 
     async def _write(self, text: str) -> None:
         await self._root.replace_file(drop_in_path(self._unit), text.encode())
@@ -257,7 +258,7 @@ class SystemdServiceManager:
 
     async def _reset_failed(self) -> None:
         command = reset_command(self._unit)
-        result = await self._root.run(command)
+        result = await self._root.attempt(command)
         if result.status != 0 and "not loaded" not in result.stderr:
             raise HostFault(failure(command, result))
 
@@ -380,7 +381,7 @@ class SystemdServiceManager:
             now_s = self._clock.monotonic_s()
             if look.is_over or now_s - began_s >= grace_s:
                 # Again and again: a process may fork while it is being killed.
-                await self._root.run(kill_command(self._unit))
+                await self._root.attempt(kill_command(self._unit))
                 killed_s = now_s if killed_s is None else killed_s
                 if now_s - killed_s > _KILL_TIMEOUT_S:
                     raise self._unkillable(left or await processes_of(self._transport, cgroup))

@@ -15,7 +15,16 @@ from tuner.hosts.systemd.root import Root
 from tuner.model.host import CommandResult
 from tuner.ports import HostTransport
 
-__all__ = ["OLDEST", "EnvironmentFile", "ExecLine", "Unit", "cat_command", "parse_unit", "read_unit"]
+__all__ = [
+    "OLDEST",
+    "EnvironmentFile",
+    "ExecLine",
+    "Unit",
+    "cat_command",
+    "parse_unit",
+    "read_command_line",
+    "read_unit",
+]
 
 OLDEST = 244
 """The first version that tells every prefix of ExecStart (ExecStartEx) over D-Bus; Type=exec is from 240."""
@@ -70,6 +79,16 @@ async def read_unit(transport: HostTransport, unit: str, root: Root | None = Non
             elif not file.optional or await _is_there(transport, path):
                 unreadable.append(path)
     return replace(found, file_environment=tuple(pairs), unreadable_files=tuple(unreadable))
+
+
+async def read_command_line(transport: HostTransport, pid: int) -> tuple[str, ...]:
+    """Return the words a process was executed with, or what it wrote over them since; empty: it is gone.
+
+    Raises:
+        TransportFault: the host is not reached.
+    """
+    result = await transport.run(("cat", f"/proc/{pid}/cmdline"))
+    return tuple(result.stdout.removesuffix("\0").split("\0")) if result.stdout else ()
 
 
 def cat_command(path: str) -> tuple[str, ...]:
