@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,36 @@ import pytest
 from tuner.errors import TransportFault
 from tuner.hosts.files import process_stat
 from tuner.hosts.local import LocalTransport
+from tuner.hosts.ssh.transport import SshTransport
 from tuner.ports import HostTransport
+from tuner.testing.sshd import Sshd, sshd_program
 from tuner.testing.transport_suite import TransportSuite
 
 
 class TestLocalTransport(TransportSuite):
     def transport(self) -> HostTransport:
         return LocalTransport()
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    if sshd_program() is None:
+        pytest.skip("openssh-server is not installed")
+    with Sshd(tmp_path_factory.mktemp("sshd")) as sshd:
+        yield sshd
+
+
+class TestSshTransport(TransportSuite):
+    @pytest.fixture(autouse=True)
+    def closed_afterwards(self, sshd: Sshd) -> Iterator[None]:
+        self.login, self.made = sshd.login, list[SshTransport]()
+        yield
+        for transport in self.made:
+            asyncio.run(transport.close())
+
+    def transport(self) -> HostTransport:
+        self.made.append(SshTransport(self.login))
+        return self.made[-1]
 
 
 def test_a_local_command_gets_the_environment_of_its_transport() -> None:

@@ -1,0 +1,1 @@
+"""Hosts that are reached over SSH: logins as OpenSSH understands them, commands, and a tunnel."""
