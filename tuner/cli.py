@@ -41,9 +41,8 @@ from tuner.commands.options import (
     Tunnel,
     Unit,
 )
-from tuner.commands.studies import chosen, directory_of, load, running_driver
+from tuner.commands.studies import chosen, directory_of, hosts_for, load, running_driver
 from tuner.config.overrides import Overrides
-from tuner.config.study_file import read_study
 from tuner.errors import EvidenceError, HostFault, PreflightError, TooManyFaults, TunerError, UsageError
 from tuner.screen.again import command_again, dashboard_program
 from tuner.screen.findings import is_ready, summary_lines
@@ -193,7 +192,7 @@ def doctor(  # noqa: PLR0913, PLR0917  each is an option
     """Check the hosts of a study without changing them; say of each row that failed what to do."""
     name = chosen(named, study)
     overrides = Overrides(host=host, unit=unit, sudo=sudo, tunnel=tunnel, accept_new_host_key=accept_new_host_key)
-    read_study(root, name)
+    hosts_for(root, name, overrides)
     from tuner.wiring.doctor import examine  # noqa: PLC0415  see run
 
     findings = examine(root, name, overrides)
@@ -217,7 +216,7 @@ def restore(  # noqa: PLR0913, PLR0917  each is an option
     """Put back what ran on the hosts of a study before tuner came, and prove that it answers."""
     name = chosen(named, study)
     overrides = Overrides(host=host, unit=unit, sudo=sudo, tunnel=tunnel, accept_new_host_key=accept_new_host_key)
-    read_study(root, name)
+    hosts_for(root, name, overrides)
     from tuner.wiring.restore import restore_hosts  # noqa: PLC0415  see run
 
     for line in restore_hosts(root, name, overrides, PlainScreen(prose)):

@@ -13,9 +13,10 @@ import pytest
 
 from tuner.config.resolve import Overrides
 from tuner.errors import StudyFileError, UsageError
+from tuner.model.trial import Command
 from tuner.search.identity import difference, identity_of
 from tuner.testing.project import Project
-from tuner.wiring.load import load_study
+from tuner.wiring.load import base_remark, check_study, hosts_of, load_study
 
 CHECKOUT = Path(__file__).parents[2]
 SPACE = Path("search_spaces") / "sglang-mtp.toml"
@@ -148,3 +149,33 @@ def test_prompts_that_say_something_else_make_another_study(with_prompts: Path) 
 @pytest.mark.parametrize("name", ["qwen-mtp", "smollm2-cpu"])
 def test_the_shipped_studies_load(name: str) -> None:
     assert load_study(CHECKOUT, name).name == name
+
+
+UNIT = Overrides(host="ops@gpu01", unit="sglang-qwen")
+
+
+def test_hosts_are_known_although_the_space_is_not(root: Path) -> None:
+    """A host is looked at and restored whatever somebody did to the search space meanwhile."""
+    (root / SPACE).write_text("nonsense")
+    assert [host.name for host in hosts_of(root, "tiny", UNIT)] == ["gpu01"]
+    with pytest.raises(StudyFileError, match=r"^search_spaces/sglang-mtp.toml: is not valid TOML"):
+        check_study(root, "tiny", UNIT)
+
+
+def test_a_unit_is_looked_at_only_for_a_study_that_is_right(root: Path) -> None:
+    check_study(root, "tiny", UNIT)
+    change(root / STUDY, "faults = []", 'faults = ["nccl-flak:0.5"]')
+    with pytest.raises(StudyFileError, match="did you mean nccl-flake"):
+        check_study(root, "tiny", UNIT)
+
+
+def test_a_shipped_study_runs_on_what_a_unit_runs() -> None:
+    before = load_study(CHECKOUT, "qwen-mtp")
+    spec = load_study(CHECKOUT, "qwen-mtp", UNIT, Command(argv=before.base.argv))
+    assert spec.base == before.base  # [server.env] is added to what the unit runs
+    assert (spec.simulated, spec.workload.output_tokens) == (False, 512)
+    assert base_remark(CHECKOUT, "qwen-mtp", spec.hosts) == (
+        "trial 0 is what sglang-qwen.service runs, [server.env] is added to it; "
+        "[server] command of studies/qwen-mtp.toml is not used"
+    )
+    assert base_remark(CHECKOUT, "qwen-mtp", before.hosts) is None

@@ -26,6 +26,18 @@ def chosen(named: str | None, study: str | None) -> str:
     return name
 
 
+def hosts_for(root: Path, name: str, overrides: Overrides) -> tuple[HostSpec, ...]:
+    """Return the hosts of a run.
+
+    Raises:
+        UsageError: what the file or an option says of them is wrong.
+    """
+    read_study(root, name)  # a wrong file is refused before the seconds that loading all parts takes
+    from tuner.wiring.load import hosts_of  # noqa: PLC0415
+
+    return hosts_of(root, name, overrides)
+
+
 def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None]) -> StudySpec:
     """Load a study and, where its hosts are units, read what they run; changes nothing.
 
@@ -39,12 +51,12 @@ def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None]
         UsageError: a file or an option is wrong, or a unit cannot be tuned.
         PreflightError, HostFault: a unit cannot be read.
     """
-    read_study(root, name)  # a wrong file is refused before the seconds that loading all parts takes
-    from tuner.wiring.load import base_remark, hosts_of, load_study, needs_unit  # noqa: PLC0415
+    hosts = hosts_for(root, name, overrides)
+    from tuner.wiring.load import base_remark, check_study, load_study, needs_unit  # noqa: PLC0415
 
-    hosts = hosts_of(root, name, overrides)
     if not needs_unit(hosts):
         return load_study(root, name, overrides)
+    check_study(root, name, overrides)
     from tuner.wiring.units import read_base  # noqa: PLC0415
 
     say(f"reading {_units(hosts)}")

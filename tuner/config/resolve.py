@@ -18,7 +18,7 @@ from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec, UnitHostSp
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
 
-__all__ = ["Known", "Overrides", "base_refused", "needs_unit", "resolve", "resolve_hosts"]
+__all__ = ["Known", "Overrides", "base_refused", "check_parts", "needs_unit", "resolve", "resolve_hosts"]
 
 
 class EngineRules(Protocol):
@@ -57,7 +57,7 @@ class _Parts:
 def resolve_hosts(
     study: StudyFile, *, root: Path, known: Known, overrides: Overrides | None = None
 ) -> tuple[HostSpec, ...]:
-    """Return where a run would take place, and hold everything that needs no base command line.
+    """Return where a run would take place, whatever its search space: hosts are restored all the same.
 
     Args:
         study: as read.
@@ -66,10 +66,24 @@ def resolve_hosts(
         overrides: options of the command line.
 
     Raises:
-        StudyFileError: a name is not known, or two parts do not fit together.
+        StudyFileError: a name is not known, or a host is not as it must be.
         UsageError: an option does not fit the study.
     """
-    return _parts(study, root, known, overrides or Overrides()).hosts
+    over = overrides or Overrides()
+    _check_names(study, known)
+    check_numbers(over)
+    with reading(quoted(str(root))):
+        root = root.resolve()
+    hosts = hosts_of(study, over, root=root, directory=root / FOLDER / study.name)
+    if study.command is None and not needs_unit(hosts):
+        text = "is missing: write the server's command line, or name the systemd unit that has it ([[hosts]] unit)"
+        raise failure(study.shown, [Problem(key="server.command", text=text)])
+    return hosts
+
+
+def check_parts(study: StudyFile, *, root: Path, known: Known, overrides: Overrides | None = None) -> None:
+    """Hold everything that needs no base command line; arguments and errors as :func:`resolve`."""
+    _parts(study, root, known, overrides or Overrides())
 
 
 def needs_unit(hosts: tuple[HostSpec, ...]) -> bool:
@@ -120,22 +134,16 @@ def base_refused(study: StudyFile, hosts: tuple[HostSpec, ...], text: str) -> Us
 
 
 def _parts(study: StudyFile, root: Path, known: Known, over: Overrides) -> _Parts:
+    hosts = resolve_hosts(study, root=root, known=known, overrides=over)
     with reading(quoted(str(root))):
         root = root.resolve()
-    _check_names(study, known)
-    check_numbers(over)
     space = _space(study, root, known)
     sampler = study.sampler if over.sampler is None else over.sampler
     if sampler not in known.samplers:
         raise UsageError(f"--sampler: {unknown('sampler', sampler, known.samplers)}")
-    directory = root / FOLDER / study.name
-    hosts = hosts_of(study, over, root=root, directory=directory)
-    if study.command is None and not needs_unit(hosts):
-        text = "is missing: write the server's command line, or name the systemd unit that has it ([[hosts]] unit)"
-        raise failure(study.shown, [Problem(key="server.command", text=text)])
     simulated = any(isinstance(host, SimulatedHostSpec) for host in hosts)
     workload = _with_prompts(study, root, simulated=simulated)
-    return _Parts(space=space, sampler=sampler, hosts=hosts, workload=workload, directory=directory)
+    return _Parts(space=space, sampler=sampler, hosts=hosts, workload=workload, directory=root / FOLDER / study.name)
 
 
 def _base(study: StudyFile, hosts: tuple[HostSpec, ...], base: Command | None) -> Command:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.config.address import HIGHEST_PORT
 from tuner.config.overrides import Overrides
 from tuner.config.problems import Problem, failure
-from tuner.config.resolve import Known, base_refused, needs_unit, resolve, resolve_hosts
+from tuner.config.resolve import Known, base_refused, check_parts, needs_unit, resolve, resolve_hosts
 from tuner.config.space_file import FOLDER as SPACES
 from tuner.config.study_file import StudyFile, read_study
 from tuner.engines import ENGINES
@@ -23,7 +23,7 @@ from tuner.search.identity import fingerprint
 from tuner.search.samplers import SAMPLERS, Setting, make_strategy
 from tuner.simulator import faults, profile
 
-__all__ = ["base_remark", "hosts_of", "load_study", "needs_unit", "why_fixed"]
+__all__ = ["base_remark", "check_study", "hosts_of", "load_study", "needs_unit", "why_fixed"]
 
 CORNERS = 1024
 PROBES = 100
@@ -31,18 +31,23 @@ PROBES = 100
 
 
 def hosts_of(root: Path, name: str, overrides: Overrides | None = None) -> tuple[HostSpec, ...]:
-    """Say where a run of a study would take place, and hold all rules that need no base command line.
+    """Say where a run of a study would take place; touches nothing.
 
-    Touches nothing. Where :func:`needs_unit` holds of the hosts, their units have the base command
-    line: read it, then call :func:`load_study` with it.
+    Raises:
+        UsageError: what the file or an option says of hosts is wrong.
+    """
+    return resolve_hosts(read_study(root, name), root=root, known=_known(), overrides=overrides)
+
+
+def check_study(root: Path, name: str, overrides: Overrides | None = None) -> None:
+    """Hold all rules of a study that need no base command line, before a host is asked for its own.
 
     Raises:
         UsageError: a file or an option is wrong.
     """
     study = read_study(root, name)
-    hosts = resolve_hosts(study, root=root, known=_known(), overrides=overrides)
+    check_parts(study, root=root, known=_known(), overrides=overrides)
     _check_faults(study)
-    return hosts
 
 
 def load_study(root: Path, name: str, overrides: Overrides | None = None, base: Command | None = None) -> StudySpec:
