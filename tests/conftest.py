@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
+
+from tuner.testing import rig as rigs
 
 IN_CI = os.environ.get("CI") == "true"
 
@@ -21,3 +23,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where nothing may be missing: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def booted_rig() -> Iterator[rigs.Rig]:
+    """A host with systemd and sshd that lives as long as the tests."""
+    if lacking := rigs.missing():
+        pytest.skip(f"no host can be booted here without {', '.join(lacking)}")
+    with rigs.Rig() as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(booted_rig: rigs.Rig) -> Iterator[rigs.Rig]:
+    """The same host, without the unit and whatever else an earlier test put on it."""
+    yield booted_rig
+    booted_rig.reset()
