@@ -28,8 +28,8 @@ LOADED = {
 }
 
 
-def view(starts: int = 1, **changes: str) -> UnitView:
-    return UnitView(said=tuple({**LOADED, **changes}.items()), starts=starts)
+def view(changes: dict[str, str] | None = None, *, starts: int = 1) -> UnitView:
+    return UnitView(said=tuple({**LOADED, **(changes or {})}.items()), starts=starts)
 
 
 def test_properties_are_read_and_start_lines_counted() -> None:
@@ -54,7 +54,7 @@ def test_properties_are_read_and_start_lines_counted() -> None:
     ],
 )
 def test_a_unit_is_usable_or_says_what_to_do(changes: dict[str, str], verdict: Verdict, part: str) -> None:
-    row = unit_row(UNIT, view(**changes))
+    row = unit_row(UNIT, view(changes))
     assert row.verdict is verdict
     assert part in row.detail
     assert bool(row.remedy) == (verdict is not OK)
@@ -63,7 +63,7 @@ def test_a_unit_is_usable_or_says_what_to_do(changes: dict[str, str], verdict: V
 def test_an_unknown_unit_is_told_the_nearest_names() -> None:
     names = {"sglang-qwen3.service", "sshd.service", "sglang@.service", "cron.service"}
     assert nearest("sglang-qwen.service", names)[0] == "sglang-qwen3.service"
-    row = unit_row("sglang-qwen.service", view(LoadState="not-found"), names)
+    row = unit_row("sglang-qwen.service", view({"LoadState": "not-found"}), names)
     assert "sglang-qwen3.service" in row.remedy
     assert nearest("SGLANG.service", names) == ("sglang-qwen3.service", "sglang@.service")
     assert nearest("zebra.service", names) == ()
@@ -77,7 +77,7 @@ def test_a_template_asks_for_an_instance() -> None:
 
 @pytest.mark.parametrize("kind", ["oneshot", "forking", "dbus"])
 def test_a_unit_whose_main_process_is_another_is_refused(kind: str) -> None:
-    row = kind_row(UNIT, view(Type=kind))
+    row = kind_row(UNIT, view({"Type": kind}))
     assert row is not None
     assert row.verdict is FAILED
     assert kind in row.detail
@@ -86,7 +86,7 @@ def test_a_unit_whose_main_process_is_another_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize(("starts", "line"), [(2, "{ x }"), (1, ""), (0, "")])
 def test_a_unit_has_exactly_one_start_line(starts: int, line: str) -> None:
-    row = kind_row(UNIT, view(starts=starts, ExecStart=line))
+    row = kind_row(UNIT, view({"ExecStart": line}, starts=starts))
     assert row is not None
     assert row.verdict is FAILED
 
@@ -108,7 +108,7 @@ def test_a_plain_unit_is_of_the_right_kind() -> None:
     ],
 )
 def test_what_a_crashing_trial_would_set_off_is_told(changes: dict[str, str], verdict: Verdict, part: str) -> None:
-    row = effects_row(view(**changes))
+    row = effects_row(view(changes))
     assert row.verdict is verdict
     assert part in row.detail
 
@@ -182,11 +182,17 @@ def test_the_highest_level_sets_what_the_route_has_to_carry() -> None:
     assert needed_chunks_per_s((1, 4, 64)) == 3200
 
 
+WIDE, NARROW = 50e6, 0.5e6  # bytes a second; 3200 chunks/s want 1.1 MB/s
+
+
 @pytest.mark.parametrize(
     ("reading", "verdict", "part"),
     [
-        (RouteReading(trip_s=0.002, replies_per_s=5000.0), OK, "2.0 ms"),
-        (RouteReading(trip_s=0.002, replies_per_s=300.0), WARNING, "carries 300"),
+        (RouteReading(trip_s=0.002, replies_per_s=5000.0, bytes_per_s=WIDE), OK, "2.0 ms"),
+        (RouteReading(trip_s=0.002, replies_per_s=5000.0), OK, "5000 small replies/s"),
+        (RouteReading(trip_s=0.002, replies_per_s=1200.0, bytes_per_s=WIDE), OK, "carries 142857 chunks/s"),
+        (RouteReading(trip_s=0.002, replies_per_s=1200.0, bytes_per_s=NARROW), WARNING, "carries 1429 chunks/s"),
+        (RouteReading(trip_s=0.002, replies_per_s=100.0, bytes_per_s=WIDE), WARNING, "100 small replies/s"),
         (RouteReading(trip_s=0.002, problem="gave up"), WARNING, "gave up"),
         (RouteReading(problem="refused"), WARNING, "refused"),
     ],
@@ -196,15 +202,17 @@ def test_a_route_that_is_too_narrow_is_told_in_numbers(reading: RouteReading, ve
     assert row.verdict is verdict
     assert part in row.detail
     assert row.detail.startswith("ssh -L")
+    assert bool(row.remedy) == (verdict is WARNING)
     if reading.replies_per_s is not None:
         assert "3200 chunks/s" in row.detail
 
 
-def test_a_route_to_no_server_says_what_was_not_measured() -> None:
-    row = silent_row(0.012, "ssh -L")
-    assert row.verdict is OK
+@pytest.mark.parametrize(("bytes_per_s", "verdict"), [(WIDE, OK), (NARROW, WARNING), (None, OK)])
+def test_a_route_to_no_server_says_what_was_not_measured(bytes_per_s: float | None, verdict: Verdict) -> None:
+    row = silent_row(0.012, RouteReading(bytes_per_s=bytes_per_s), (1, 64), "ssh -L")
+    assert row.verdict is verdict
     assert "12 ms" in row.detail
-    assert "not measured" in row.detail
+    assert "no server runs" in row.detail
 
 
 def test_a_request_names_its_host_and_carries_the_key() -> None:

@@ -29,6 +29,7 @@ class Bench:
         control: base URL -> client.
         route: how the load will reach the server.
         way: the same for the reader.
+        is_remote: the host is another machine.
         address: where the load looks for the server, without a tunnel.
         ladder: the study's levels.
         asking: who would take the lease.
@@ -43,6 +44,7 @@ class Bench:
     control: Callable[[str], ControlClient]
     route: Route
     way: str
+    is_remote: bool
     address: str
     ladder: tuple[int, ...]
     clock: Clock

@@ -14,34 +14,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from tuner.errors import TransportFault
 from tuner.hosts.checks.row import Row, ok, warning
+from tuner.ports import Clock, HostTransport
 
 PATH = "/v1/models"
 """Cheap, and spoken by every engine; what it answers does not matter."""
 TRIPS = 20
+BURST = 400
+"""Small requests in the burst: a server writes a line of log for each, so there are few of them."""
 CHUNKS_OF_A_STREAM = 50.0
 """A stream of 200 tok/s and more sends about this many chunks a second, several tokens in each."""
-_CONNECTIONS = 8
-_AHEAD = 32
-"""Requests under way on one connection: the round trip must not be what limits the count."""
-_LONGEST_S = 2.0
-_ENOUGH_S = 0.5
+CHUNK_BYTES = 350
+"""An event of an OpenAI stream with its usage, and what TCP and SSH put around it."""
+SHARE = 0.1
+"""Fewer small replies than this share of the chunks wanted are the way's fault; above, a server's own HTTP
+is as likely: Python servers answer a thousand or two of them a second, and stream many more chunks."""
+_CONNECTIONS = 2
 _PATIENCE_S = 10.0
 _LARGEST_REPLY = 1 << 22
+_FIRST_BYTES, _SECOND_BYTES = 1 << 18, 1 << 23
+_FAST_S = 0.25
+_BULK_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteReading:
-    """What was measured.
+    """What was measured; None: it was not.
 
     Attributes:
-        trip_s: median round trip of one small request.
-        replies_per_s: small replies carried with many requests under way; None: not measured.
-        problem: why there is nothing; empty when there is.
+        trip_s: median round trip of one small request to the server.
+        replies_per_s: small replies, with all requests under way at the same time.
+        bytes_per_s: bulk from the host, over the SSH connection.
+        problem: why the server did not tell more; empty when it did.
     """
 
     trip_s: float | None = None
     replies_per_s: float | None = None
+    bytes_per_s: float | None = None
     problem: str = ""
 
 
@@ -73,13 +83,12 @@ class Server:
         return await asyncio.open_connection(self.host, self.port, ssl=context, limit=_LARGEST_REPLY)
 
 
-async def measure(base_url: str, headers: Sequence[tuple[str, str]], needed_per_s: float) -> RouteReading:
-    """Measure the way to a server that runs: a second or two of small requests, and no generation.
+async def measure(base_url: str, headers: Sequence[tuple[str, str]]) -> RouteReading:
+    """Measure the way to a server that runs: some hundred small requests, and no generation.
 
     Args:
         base_url: ``http://host:port``.
         headers: the server's key, if it asks for one.
-        needed_per_s: counting ends early once this is shown.
     """
     server = Server.of(base_url, headers)
     try:
@@ -89,9 +98,30 @@ async def measure(base_url: str, headers: Sequence[tuple[str, str]], needed_per_
         return RouteReading(problem=f"{base_url} does not answer: {_text(error)}")
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            return RouteReading(trip_s=trip_s, replies_per_s=await _replies_per_s(server, needed_per_s))
+            return RouteReading(trip_s=trip_s, replies_per_s=await _replies_per_s(server))
     except (OSError, _Broken, TimeoutError) as error:
         return RouteReading(trip_s=trip_s, problem=f"{base_url} gave up under small requests: {_text(error)}")
+
+
+async def read_bandwidth(transport: HostTransport, clock: Clock) -> float | None:
+    """Return how many bytes a second the host sends us over SSH; None: it does not.
+
+    No server takes part, and none is disturbed. A direct connection takes at least as much.
+    """
+    bytes_per_s = None
+    for size in (_FIRST_BYTES, _SECOND_BYTES):
+        started_s = clock.monotonic_s()
+        try:
+            result = await transport.run(("head", "-c", str(size), "/dev/zero"), timeout_s=_BULK_TIMEOUT_S)
+        except TransportFault:
+            return bytes_per_s
+        took_s = clock.monotonic_s() - started_s
+        if len(result.stdout) != size:
+            return bytes_per_s
+        bytes_per_s = size / max(took_s, 1e-6)
+        if took_s > _FAST_S:
+            break
+    return bytes_per_s
 
 
 async def _trip_s(server: Server) -> float:
@@ -108,24 +138,17 @@ async def _trip_s(server: Server) -> float:
         await _close(writer)
 
 
-async def _replies_per_s(server: Server, needed_per_s: float) -> float:
-    """Count replies over several connections with many requests under way on each."""
-    count = 0
-    started_s = time.perf_counter()
-
-    def is_over() -> bool:
-        passed_s = time.perf_counter() - started_s
-        return passed_s >= _LONGEST_S or (passed_s >= _ENOUGH_S and count >= needed_per_s * passed_s)
+async def _replies_per_s(server: Server) -> float:
+    """Send a burst of requests over a few connections; count from the first reply to the last."""
+    stamps: list[float] = []
 
     async def carry() -> None:
-        nonlocal count
         reader, writer = await server.connect()
         try:
-            writer.write(server.request * _AHEAD)
-            while not is_over():
+            writer.write(server.request * (BURST // _CONNECTIONS))
+            for _ in range(BURST // _CONNECTIONS):
                 await read_reply(reader)
-                count += 1
-                writer.write(server.request)
+                stamps.append(time.perf_counter())
         finally:
             await _close(writer)
 
@@ -136,7 +159,7 @@ async def _replies_per_s(server: Server, needed_per_s: float) -> float:
         for carrier in carriers:
             carrier.cancel()
         await asyncio.gather(*carriers, return_exceptions=True)
-    return count / (time.perf_counter() - started_s)
+    return (len(stamps) - 1) / max(max(stamps) - min(stamps), 1e-6)
 
 
 async def read_reply(reader: asyncio.StreamReader) -> int:
@@ -195,26 +218,36 @@ def route_row(reading: RouteReading, ladder: Sequence[int], way: str) -> Row:
     trip = f"{way}: round trip {reading.trip_s * 1000:.1f} ms"
     if reading.replies_per_s is None:
         return warning(check, f"{trip}; {reading.problem}", "run doctor again while the server is idle")
-    needed, top = needed_chunks_per_s(ladder), max(ladder, default=1)
-    seen = (
-        f"{trip}, carries {reading.replies_per_s:.0f} small replies/s; {top} streams send about {needed:.0f} chunks/s"
-    )
-    if reading.replies_per_s < needed:
-        return warning(
-            check,
-            seen,
-            "too narrow, or the server's own HTTP is: run tuner nearer to the host (a Ray worker there), "
-            "or leave the highest levels out of the ladder",
-        )
-    return ok(check, seen)
+    seen = f"{trip}, {reading.replies_per_s:.0f} small replies/s"
+    return _width_row(seen, reading, ladder)
 
 
-def silent_row(trip_s: float | None, way: str) -> Row:
+def silent_row(trip_s: float, reading: RouteReading, ladder: Sequence[int], way: str) -> Row:
     """Say what is known of the way while no server runs.
 
     Args:
         trip_s: of a small command on the host.
+        reading: what was measured without a server.
+        ladder: the study's levels.
         way: how the load will go, for the reader.
     """
-    trip = "" if trip_s is None else f"; a command on the host takes {trip_s * 1000:.0f} ms"
-    return ok("route", f"{way}{trip}; what it carries was not measured: no server runs")
+    seen = f"{way}: not measured to its end, no server runs; a command on the host takes {trip_s * 1000:.0f} ms"
+    return _width_row(seen, reading, ladder)
+
+
+def _width_row(seen: str, reading: RouteReading, ladder: Sequence[int]) -> Row:
+    """Compare what the way carries with what the highest level sends."""
+    needed, top = needed_chunks_per_s(ladder), max(ladder, default=1)
+    replies_per_s, bytes_per_s = reading.replies_per_s, reading.bytes_per_s
+    carried = None if bytes_per_s is None else bytes_per_s / CHUNK_BYTES
+    if carried is not None:
+        seen += f", carries {carried:.0f} chunks/s"
+    seen += f"; {top} streams send about {needed:.0f} chunks/s"
+    is_slow = replies_per_s is not None and replies_per_s < needed * SHARE
+    if is_slow or (carried is not None and carried < needed):
+        return warning(
+            "route",
+            f"{seen}: too narrow",
+            "run tuner nearer to the host (a Ray worker there), or leave the highest levels out of the ladder",
+        )
+    return ok("route", seen)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.errors import HostFault
 from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.installed import read_installed
-from tuner.hosts.checks.route import measure, needed_chunks_per_s, route_row, silent_row
+from tuner.hosts.checks.route import RouteReading, measure, read_bandwidth, route_row, silent_row
 from tuner.hosts.checks.row import Row, failed
 from tuner.model.trial import Command
 
@@ -24,7 +24,7 @@ class Served:
 
 
 async def serving_rows(bench: Bench, served: Served) -> tuple[Row, ...]:
-    """Look at the version and at the route; a second or two of small requests, and no generation.
+    """Look at the version and at the route, without a generation.
 
     Raises:
         TransportFault: the host is not reached.
@@ -61,13 +61,13 @@ async def _installed(bench: Bench, command: Command) -> str | None:
 
 
 async def _route_row(bench: Bench, base_url: str, served: Served) -> Row:
+    bytes_per_s = await read_bandwidth(bench.transport, bench.clock) if bench.is_remote else None
     if served.running:
-        headers = bench.headers(served.command)
-        reading = await measure(base_url, headers, needed_chunks_per_s(bench.ladder))
+        reading = replace(await measure(base_url, bench.headers(served.command)), bytes_per_s=bytes_per_s)
         return route_row(reading, bench.ladder, bench.way)
     trips = []
     for _ in range(_TRIPS):
         started_s = bench.clock.monotonic_s()
         await bench.transport.run(("true",))
         trips.append(bench.clock.monotonic_s() - started_s)
-    return silent_row(min(trips), bench.way)
+    return silent_row(min(trips), RouteReading(bytes_per_s=bytes_per_s), bench.ladder, bench.way)
