@@ -178,7 +178,7 @@ def test_ours_is_stopped_then_killed_and_only_then_cleaned_up() -> None:
     cleanup = Cleanup(host, OK)
     remarks = clean(host, known(host))
     assert [text.partition(":")[0] for text in remarks] == [
-        "a server of an earlier trial still runs",
+        "a server still runs",
         "killing what is left of our servers",
         "waiting for a clean host",
         "the host stays dirty",

@@ -289,3 +289,25 @@ def test_gpus_that_cannot_be_looked_at_after_a_death_do_not_overturn_it() -> Non
     result, events = run(host)
     assert isinstance(result.outcome, Infeasible)
     assert any("could not be looked at" in event.text for event in events if isinstance(event, Remark))
+
+
+@pytest.mark.parametrize(("outage_s", "outcome"), [(1.9, Infeasible), (2.5, Faulted)])
+def test_requests_that_fail_while_the_host_is_out_of_reach_are_not_the_servers(
+    outage_s: float, outcome: type[Infeasible | Faulted]
+) -> None:
+    host = FakeHost(ENGINE, Start(generates=False))  # fails before any leg, at its proof
+    host.outages = ((32.0, 32.0 + outage_s),)  # while it loads: cleaning takes 30 s
+    result, _ = run(host)
+    assert isinstance(result.outcome, outcome)
+
+
+def test_a_leg_whose_requests_failed_in_an_outage_is_void_and_the_server_not_judged() -> None:
+    host = FakeHost(ENGINE, Start(failed_requests={4: 3}))
+    result, events = run(host)
+    assert isinstance(result.outcome, Infeasible)
+    began_s = next(event.at_s for event in events if isinstance(event, StateEntered) and event.level == 4)
+    host = FakeHost(ENGINE, Start(failed_requests={4: 3}))
+    host.outages = ((began_s - EPOCH_S + 1.0, began_s - EPOCH_S + 4.0),)
+    result, _ = run(host)
+    assert isinstance(result.outcome, Faulted)
+    assert "could not be reached for 3.0 s of the measurement" in result.outcome.error

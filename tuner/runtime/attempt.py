@@ -20,17 +20,6 @@ from tuner.runtime.watch import Ended, Watch
 
 T = TypeVar("T")
 
-ALONE = frozenset(
-    {
-        Cause.REJECTED_ARGUMENTS,
-        Cause.CONFIGURATION_MISMATCH,
-        Cause.MODEL_MISSING,
-        Cause.DEPENDENCY_MISMATCH,
-        Cause.PORT_IN_USE,
-    }
-)
-"""Causes in which nobody else's use of the GPUs can have had a part."""
-
 
 class ServerDiedError(Exception):
     """The server of this attempt is dead or cannot be used; carries the verdict on it."""
@@ -80,10 +69,9 @@ class Attempt:
                 await self._measure(level)
             await self._soak()
         except ServerDiedError as died:
-            if died.diagnosis.cause not in ALONE:
-                accomplice = await self._guard.accomplice()
-                if accomplice is not None:
-                    raise accomplice from died
+            accomplice = await self._guard.accomplice(died.diagnosis.cause)
+            if accomplice is not None:
+                raise accomplice from died
             raise
         finally:
             await end(self._watching)

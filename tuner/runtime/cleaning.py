@@ -15,6 +15,9 @@ from tuner.runtime.stay import Stay
 
 Remarks = Callable[[str], None]
 
+NOBODY = ("refused", "cut")
+"""What a call to a port on which nobody listens ends with; through a tunnel the connection is made, and cut."""
+
 PAUSE_GROWTH = 1.5
 """Each wait for a clean host is this many times as long as the one before, up to ``limits.gpu_look_s``:
 what is back at once is seen at once, and a host in use for minutes is not asked five times a second."""
@@ -57,7 +60,7 @@ async def make_clean(session: HostSession, control: ControlClient, remark: Remar
     host, limits = session.ports, session.limits
     state = await host.service.state()
     if state.activity in (Activity.RUNNING, Activity.RESTARTING):
-        remark("a server of an earlier trial still runs: stopping it")
+        remark("a server still runs: stopping it")
         await host.service.stop(grace_s=host.stop_grace_s)
     limit_s = limits.clean_s if host.wait_s is None else host.wait_s
     began_s = host.clock.monotonic_s()
@@ -111,7 +114,7 @@ async def _what_is_left(session: HostSession, memory: Memory, control: ControlCl
     if dirt is not None:
         return dirt
     reply = await control.call(HttpCall(path="/health", timeout_s=2.0))
-    if reply.status is not None or reply.error != "refused":
+    if reply.status is not None or reply.error not in NOBODY:
         text = f"something else answers on the server's port at {host.address} ({reply.status or reply.error})"
         return Dirt(text=text, key="port", is_foreign=True)
     session.gpu_at_clean = {process.pid: process.memory_used_bytes for process in look.processes}

@@ -12,11 +12,26 @@ from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import HostFault, MeasurementFault
 from tuner.model.host import GpuLook, GpuProcess, GpuReading
+from tuner.model.outcome import Cause
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.racing import end
 from tuner.runtime.strangers import strangers, strangers_text
 
 T = TypeVar("T")
+
+ALONE = frozenset(
+    {
+        Cause.REJECTED_ARGUMENTS,
+        Cause.CONFIGURATION_MISMATCH,
+        Cause.MODEL_MISSING,
+        Cause.DEPENDENCY_MISMATCH,
+        Cause.PORT_IN_USE,
+    }
+)
+"""Causes in which nobody else can have had a part."""
+
+OVER_THE_NETWORK = frozenset({Cause.FAILED_REQUESTS, Cause.HANG})
+"""Causes that are read from requests, which a connection that is out fails as well."""
 
 
 class Guard:
@@ -36,6 +51,7 @@ class Guard:
         # Grows, because a process of ours that has just died is listed a moment longer.
         self._ours = session.our_pids
         self._ours.add(main_pid)
+        self._out_s = self._outage_s()
 
     async def during(self, work: Callable[[], Coroutine[Any, Any, T]], *, what: str) -> T:
         """Run a leg to its end, unless it becomes void before.
@@ -67,12 +83,20 @@ class Guard:
             self._remark(f"{what}: {text}")
         return result
 
-    async def accomplice(self) -> MeasurementFault | None:
-        """Say who else is on the GPUs of a server that has just died; None: nobody.
+    async def accomplice(self, cause: Cause) -> MeasurementFault | None:
+        """Say who else had a part in a death that was just seen; None: nobody.
 
-        A process counts that is still there after ``limits.settle_s``: of a server that is being
-        torn down, or started again by its manager, every look shows other processes.
+        A process on the GPUs counts that is still there after ``limits.settle_s``: of a server that is
+        being torn down, or started again by its manager, every look shows other processes.
         """
+        if cause in ALONE:
+            return None
+        outage_s = self._outage_s() - self._out_s
+        if cause in OVER_THE_NETWORK and outage_s > self._limits.outage_s:
+            return MeasurementFault(
+                f"requests failed ({cause.value}), but host {self._host.name} could not be reached for "
+                f"{outage_s:.1f} s since its server was started: that proves nothing; look at the network"
+            )
         try:
             suspects = await self._strangers(await self._host.gpu.look())
             if suspects:
