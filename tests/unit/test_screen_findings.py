@@ -111,6 +111,21 @@ def test_a_program_gets_every_field_as_it_is() -> None:
     assert json.loads(findings_json(())) == []
 
 
+def test_what_was_not_looked_at_for_one_reason_is_one_row_for_a_reader_and_all_rows_for_a_program() -> None:
+    unseen = [
+        Finding(host="gpu01", check=check, verdict=Verdict.UNKNOWN, detail="not looked at: no login")
+        for check in ("systemd", "unit", "journal")
+    ]
+    other = Finding(host="gpu02", check="unit", verdict=Verdict.UNKNOWN, detail="not looked at: no login")
+    lines = [line.plain for line in findings_lines([FINDINGS[0], *unseen, other], width=None)]
+    assert lines[2:] == [
+        "  unknown  3 checks   not looked at: no login (systemd, unit, journal)",
+        "gpu02",
+        "  unknown  unit       not looked at: no login",
+    ]
+    assert len(json.loads(findings_json(unseen))) == 3
+
+
 def test_nothing_found_is_nothing_written() -> None:
     assert findings_lines((), width=80) == []
     assert summary_lines(()) == []

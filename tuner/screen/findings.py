@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from rich.text import Text
@@ -30,15 +31,28 @@ def findings_lines(findings: Sequence[Finding], *, width: int | None) -> list[Te
         findings: in the order they are to be read; those of a host together.
         width: columns of the terminal; None: lines may be of any length. Lines to copy are never broken.
     """
-    verdicts = max((len(_word(finding.verdict)) for finding in findings), default=0)
-    checks = max((len(_clean(finding.check)) for finding in findings), default=0)
+    rows = _gathered(findings)
+    verdicts = max((len(_word(finding.verdict)) for finding in rows), default=0)
+    checks = max((len(_clean(finding.check)) for finding in rows), default=0)
     lines: list[Text] = []
-    for host, rows in groupby(findings, key=lambda finding: finding.host):
+    for host, of_host in groupby(rows, key=lambda finding: finding.host):
         lines.append(Text(_clean(host), style="bold"))
-        for finding in rows:
+        for finding in of_host:
             label = f"{_clean(finding.check):<{checks}}"
             lines += _row(finding, f"{_word(finding.verdict):<{verdicts}}", label, width)
     return lines
+
+
+def _gathered(findings: Sequence[Finding]) -> list[Finding]:
+    """Make one row of neighbours that were not looked at for the same reason."""
+    rows: list[Finding] = []
+    for key, run in groupby(findings, key=lambda finding: (finding.host, finding.verdict, finding.detail)):
+        same = list(run)
+        if key[1] is Verdict.UNKNOWN and len(same) > 1 and not any(finding.remedy or finding.lines for finding in same):
+            names = ", ".join(finding.check for finding in same)
+            same = [replace(same[0], check=counted(len(same), "check"), detail=f"{same[0].detail} ({names})")]
+        rows += same
+    return rows
 
 
 def _row(finding: Finding, verdict: str, label: str, width: int | None) -> Iterator[Text]:
