@@ -1,0 +1,188 @@
+"""``tuner doctor``: looks at the hosts of a study and changes nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.config.overrides import Overrides
+from tuner.config.study_file import FOLDER, read_study
+from tuner.engines import ENGINES
+from tuner.engines.versions import DISTRIBUTIONS, judge
+from tuner.errors import HostFault, TransportFault
+from tuner.hosts.checks.bench import Bench
+from tuner.hosts.checks.login import refused_rows
+from tuner.hosts.checks.process_host import process_host_rows
+from tuner.hosts.checks.row import Row, ok, warning
+from tuner.hosts.checks.unit_host import unit_host_rows
+from tuner.hosts.clock import SystemClock
+from tuner.hosts.local import LocalTransport
+from tuner.hosts.route import DirectRoute
+from tuner.hosts.ssh.connection import Patience
+from tuner.hosts.ssh.login import resolve
+from tuner.hosts.ssh.transport import SshTransport
+from tuner.load.http import HttpControlClient
+from tuner.model.finding import Finding, Verdict
+from tuner.model.lease import Holder
+from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
+from tuner.model.trial import Command
+from tuner.ports import EngineAdapter, HostTransport, Route
+from tuner.wiring.holder import MACHINE_ID
+from tuner.wiring.load import hosts_of
+
+LOOPBACK = "127.0.0.1"
+PATIENCE = Patience(reconnect_s=15.0)
+"""A person waits for the answer: a host that is not back by then is not reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What the hosts are to be used for.
+
+    Attributes:
+        base: the study's own command line; None: the units have it.
+        ladder: levels of the load.
+        asking: who would take them.
+    """
+
+    engine: EngineAdapter
+    base: Command | None
+    ladder: tuple[int, ...]
+    asking: Holder
+
+
+def examine(root: Path, name: str, overrides: Overrides | None = None) -> tuple[Finding, ...]:
+    """Check every host of a study, all at the same time; the hosts come in the study's order.
+
+    What a host is like is in the findings and never an error.
+
+    Raises:
+        UsageError: the study file or an option is wrong.
+    """
+    hosts = hosts_of(root, name, overrides)
+    study = read_study(root, name)
+    simulated = any(isinstance(host, SimulatedHostSpec) for host in hosts)
+    workload = study.simulated_workload if simulated else study.workload
+    aim = Aim(
+        engine=ENGINES[study.engine],
+        base=None if study.command is None else Command(argv=study.command, env=study.env),
+        ladder=workload.ladder,
+        asking=_asking(study.name, root.resolve() / FOLDER / study.name),
+    )
+    return asyncio.run(check_hosts(hosts, aim))
+
+
+def _asking(study: str, directory: Path) -> Holder:
+    """Say who would take the hosts: the same study as a run of it, before its base command is known."""
+    here = socket.gethostname()
+    machine = MACHINE_ID.read_text().strip() if MACHINE_ID.exists() else ""
+    return Holder(
+        owner=f"uid {os.getuid()}@{here}",
+        study=study,
+        directory=str(directory),
+        machine=machine or here,
+        pid=os.getpid(),
+        since_s=time.time(),
+    )
+
+
+async def check_hosts(hosts: Iterable[HostSpec], aim: Aim) -> tuple[Finding, ...]:
+    """Check hosts, all at the same time."""
+    found = await asyncio.gather(*(check_host(host, aim) for host in hosts))
+    return tuple(finding for findings in found for finding in findings)
+
+
+def first_failed(findings: Iterable[Finding]) -> Finding | None:
+    """Return the finding because of which a run cannot be; None: it can."""
+    return next((finding for finding in findings if finding.verdict is Verdict.FAILED), None)
+
+
+async def check_host(spec: HostSpec, aim: Aim, transport: HostTransport | None = None) -> tuple[Finding, ...]:
+    """Check one host: every row of it, whatever the host is like.
+
+    Args:
+        spec: the host.
+        aim: what it is to be used for.
+        transport: to it, which stays open; None: one of the check's own.
+    """
+    rows = await _rows(spec, aim, transport)
+    return tuple(_scrubbed(row, aim.engine).of(spec.name) for row in rows)
+
+
+def _scrubbed(row: Row, engine: EngineAdapter) -> Row:
+    # A command line or a complaint of the host may hold a key.
+    return replace(row, detail=engine.scrub(row.detail), remedy=engine.scrub(row.remedy))
+
+
+async def _rows(spec: HostSpec, aim: Aim, given: HostTransport | None) -> tuple[Row, ...]:
+    if isinstance(spec, SimulatedHostSpec):
+        return (ok("reachable", f"simulated on this machine at {spec.address}"),)
+    try:
+        async with _open(spec, given) as transport:
+            bench = await _bench(spec, aim, transport)
+            if isinstance(spec, UnitHostSpec):
+                return await unit_host_rows(spec, bench)
+            here = str(Path(sys.executable).parent) if spec.login is None else ""
+            return await process_host_rows(spec, bench, path=here)
+    except TransportFault as error:  # ssh_config cannot be followed, say
+        return refused_rows(spec.login, error)
+
+
+@contextlib.asynccontextmanager
+async def _open(spec: UnitHostSpec | ProcessHostSpec, given: HostTransport | None) -> AsyncIterator[HostTransport]:
+    transport = given or (LocalTransport() if spec.login is None else SshTransport(spec.login, patience=PATIENCE))
+    try:
+        yield transport
+    finally:
+        if given is None:
+            with contextlib.suppress(HostFault):
+                await transport.close()
+
+
+async def _bench(spec: UnitHostSpec | ProcessHostSpec, aim: Aim, transport: HostTransport) -> Bench:
+    address = LOOPBACK if spec.login is None else (await asyncio.to_thread(resolve, spec.login)).hostname
+    return Bench(
+        transport=transport,
+        engine=aim.engine,
+        distribution=DISTRIBUTIONS.get(aim.engine.name),
+        judge_version=lambda version: version_row(aim.engine.name, version),
+        control=HttpControlClient,
+        route=_route(spec, address),
+        way=_way(spec, address),
+        is_remote=spec.login is not None,
+        address=address,
+        ladder=aim.ladder,
+        clock=SystemClock(),
+        asking=aim.asking,
+        base=aim.base,
+        accepted_key=lambda: transport.accepted_key if isinstance(transport, SshTransport) else None,
+    )
+
+
+def _route(spec: UnitHostSpec | ProcessHostSpec, address: str) -> Route:
+    if spec.reach.tunnel and spec.login is not None:
+        from tuner.hosts.ssh.tunnel import OpenSshTunnel  # noqa: PLC0415
+
+        return OpenSshTunnel(spec.login)
+    return DirectRoute(address, spec.reach.base_url)
+
+
+def _way(spec: UnitHostSpec | ProcessHostSpec, address: str) -> str:
+    if spec.reach.tunnel:
+        return "ssh -L"
+    return spec.reach.base_url or f"direct to {address}"
+
+
+def version_row(engine: str, version: str | None) -> Row:
+    """Say what is to be thought of the engine's version."""
+    found = judge(engine, version)
+    if found.is_tested:
+        return ok("engine version", found.text)
+    return warning("engine version", found.text, found.remedy)
