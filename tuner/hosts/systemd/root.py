@@ -18,7 +18,9 @@ _NEW = ".new"
 _MODE = "0600"
 _TRIES = 2
 _SUDO_REFUSES = re.compile(
-    r"^sudo: .*(password is required|not allowed|terminal is required|not in the sudoers)", re.MULTILINE
+    r"^sudo: .*(?:password is required|terminal is required|must have a tty)"
+    r"|^Sorry, user .* (?:is not allowed|may not)|is not in the sudoers file",
+    re.MULTILINE,
 )
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\$?")
 _SUDOERS_SPECIAL = re.compile(r"[,:=#\s]")

@@ -1,0 +1,111 @@
+"""The journal's JSON lines, whole and cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from tuner.errors import HostFault
+from tuner.hosts.systemd.journal import cursor_now, parse_entries, read_journal
+from tuner.model.host import CommandResult
+
+
+def entry(cursor: str, message: object, **fields: str) -> str:
+    return json.dumps({"__CURSOR": cursor, "MESSAGE": message, **fields}) + "\n"
+
+
+class Answers:
+    """Gives one answer after another."""
+
+    def __init__(self, *answers: CommandResult) -> None:
+        self._answers = list(answers)
+        self.argvs: list[tuple[str, ...]] = []
+
+    async def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
+    ) -> CommandResult:
+        assert (stdin, repeat) == (b"", True)
+        assert timeout_s > 0
+        self.argvs.append(tuple(argv))
+        return self._answers.pop(0)
+
+    async def read_file(self, path: str) -> bytes:
+        raise NotImplementedError(path)
+
+    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        raise NotImplementedError(path, content, mode)
+
+    async def close(self) -> None:
+        pass
+
+
+def said(stdout: str = "", stderr: str = "", status: int = 0) -> CommandResult:
+    return CommandResult(status=status, stdout=stdout, stderr=stderr)
+
+
+def test_messages_are_lines_and_the_last_cursor_is_kept() -> None:
+    piece = parse_entries(entry("a", "one") + entry("b", "two é"), "")
+    assert (piece.text, piece.cursor, piece.is_cut) == ("one\ntwo é\n", "b", False)
+
+
+def test_the_entry_of_the_cursor_itself_is_not_told_again() -> None:
+    assert parse_entries(entry("a", "one") + entry("b", "two"), "a").text == "two\n"
+    nothing = parse_entries(entry("a", "one"), "a")
+    assert (nothing.text, nothing.cursor) == ("", "a")
+
+
+def test_no_entries_leave_the_cursor_where_it_is() -> None:
+    assert parse_entries("", "a").cursor == "a"
+
+
+def test_bytes_that_are_no_text_are_replaced_and_missing_messages_are_empty_lines() -> None:
+    piece = parse_entries(entry("a", list(b"\x1b[1mbold \xff")) + entry("b", None) + entry("c", ["x", list(b"y")]), "")
+    assert piece.text == "\x1b[1mbold �\n\nx\ny\n"
+
+
+def test_a_long_line_that_journald_cut_is_one_line_again() -> None:
+    assert parse_entries(entry("a", "long ", _LINE_BREAK="line-max") + entry("b", "line"), "").text == "long line\n"
+
+
+def test_a_cut_last_line_is_left_for_the_next_time() -> None:
+    piece = parse_entries(entry("a", "one") + entry("b", "two")[:20], "")
+    assert (piece.text, piece.cursor, piece.is_cut) == ("one\n", "a", True)
+
+
+def test_a_line_that_is_no_entry_is_a_fault_and_shown() -> None:
+    for line in ("nonsense\n", "[1]\n", '{"MESSAGE": "x"}\n'):
+        with pytest.raises(HostFault, match="no journal entry"):
+            parse_entries(line, "")
+
+
+def test_an_entry_too_long_to_be_read_is_passed_over_and_said_so() -> None:
+    transport = Answers(
+        said(entry("a", "old") + '{"MESSAGE":"xxxxx'), said(entry("a", "") + entry("b", "") + entry("c", ""))
+    )
+    piece = asyncio.run(read_journal(transport, "u.service", "a"))
+    assert piece.cursor == "b"
+    assert "left out" in piece.text
+    assert transport.argvs[1][-2] == "_BOOT_ID"
+
+
+def test_a_journal_that_is_empty_has_no_cursor_yet() -> None:
+    assert asyncio.run(cursor_now(Answers(said("-- No entries --\n")))) == ""
+    assert asyncio.run(cursor_now(Answers(said("-- No entries --\n-- cursor: s=1;i=2\n")))) == "s=1;i=2"
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "Hint: You are currently not seeing messages from other users and the system.\n  Users in …",
+        "No journal files were opened due to insufficient permissions.",
+        "No journal files were found.",
+    ],
+)
+def test_a_journal_the_login_may_not_read_is_a_fault_with_its_remedy(hint: str) -> None:
+    with pytest.raises(HostFault, match="systemd-journal"):
+        asyncio.run(cursor_now(Answers(said("-- cursor: s=1\n", hint))))
+    with pytest.raises(HostFault, match="cannot be read"):
+        asyncio.run(read_journal(Answers(said("", "Failed to seek to cursor: Invalid argument")), "u.service", "x"))
