@@ -119,7 +119,7 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
         accept_new_host_key=accept_new_host_key,
     )
     name = chosen(named, study)
-    spec = load(root, name, overrides, prose)
+    spec = load(root, name, overrides, prose, heir=True)
     from tuner.wiring.study import run_study  # noqa: PLC0415  seconds, only where it is needed
 
     console = Console(stderr=True)

@@ -38,17 +38,19 @@ def hosts_for(root: Path, name: str, overrides: Overrides) -> tuple[HostSpec, ..
     return hosts_of(root, name, overrides)
 
 
-def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None]) -> StudySpec:
-    """Load a study and, where its hosts are units, read what they run; changes nothing.
+def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None], *, heir: bool = False) -> StudySpec:
+    """Load a study and, where its hosts are units, read what they run.
 
     Args:
         root: the folder that holds ``studies/`` and ``search_spaces/``.
         name: of the study.
         overrides: options of the command line.
         say: takes lines of prose.
+        heir: a drop-in that a killed run of this study left on a host is removed first, as the run that
+            follows has to; otherwise nothing is changed anywhere.
 
     Raises:
-        UsageError: a file or an option is wrong, or a unit cannot be tuned.
+        UsageError: a file or an option is wrong, a unit cannot be tuned, or the study runs already.
         PreflightError, HostFault: a unit cannot be read.
     """
     hosts = hosts_for(root, name, overrides)
@@ -57,10 +59,16 @@ def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None]
     if not needs_unit(hosts):
         return load_study(root, name, overrides)
     check_study(root, name, overrides)
+    from tuner.search.lock import require_unlocked  # noqa: PLC0415
+    from tuner.wiring.holder import holder_of  # noqa: PLC0415
     from tuner.wiring.units import read_base  # noqa: PLC0415
 
+    directory = root.resolve() / FOLDER / name
+    if heir:
+        require_unlocked(directory)
     say(f"reading {_units(hosts)}")
-    spec = load_study(root, name, overrides, read_base(hosts))
+    base = read_base(hosts, say, holder_of(name, str(directory)) if heir else None)
+    spec = load_study(root, name, overrides, base)
     remark = base_remark(root, name, hosts)
     if remark is not None:
         say(remark)

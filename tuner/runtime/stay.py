@@ -104,8 +104,11 @@ class Stay:
             else:
                 wait_s = self.ports.renew_s
 
-    async def leave(self, proof: Proof, remark: Remarks) -> None:
+    async def leave(self, proof: Proof, remark: Remarks) -> Original | None:
         """Put back what was there, prove that it answers, and give the host back.
+
+        Returns:
+            What is there again; None: we never were there.
 
         Raises:
             RestoreFailed: it is not as it was, or the original does not answer.
@@ -114,7 +117,7 @@ class Stay:
         tenancy = self.ports.tenancy
         if tenancy is None or not self._entered:
             await self.ports.route.close()
-            return
+            return None
         try:
             original = await tenancy.restore()
             problem = await self._problem(original, proof, remark)
@@ -129,6 +132,7 @@ class Stay:
                 f"host {self.ports.name}: the original was started again but does not answer: {problem}; "
                 "look at its log"
             )
+        return original
 
     async def _stop_renewing(self) -> None:
         if self._renewing is not None:

@@ -9,17 +9,21 @@ import time
 from pathlib import Path
 
 from tuner.model.lease import Holder
-from tuner.model.study import StudySpec
 
 MACHINE_ID = Path("/etc/machine-id")
 
 
-def holder_of(spec: StudySpec) -> Holder:
-    """Say who asks for the hosts of a study."""
+def holder_of(study: str, directory: str) -> Holder:
+    """Say who asks for the hosts of a study.
+
+    Args:
+        study: its name.
+        directory: absolute folder of its results.
+    """
     return Holder(
         owner=f"{_user()}@{socket.gethostname()}",
-        study=spec.name,
-        directory=spec.directory,
+        study=study,
+        directory=directory,
         machine=_machine(),
         pid=os.getpid(),
         since_s=time.time(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tuner.engines import engine
@@ -12,18 +13,30 @@ from tuner.hosts.gpu import NoGpu, NvidiaSmiProbe
 from tuner.hosts.local import LocalTransport
 from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.route import DirectRoute
+from tuner.hosts.shell.service import ShellServiceManager
+from tuner.hosts.shell.tenancy import ShellTenancy
+from tuner.hosts.systemd.root import Root
+from tuner.hosts.systemd.service import SystemdServiceManager
+from tuner.hosts.systemd.tenancy import UnitTenancy
 from tuner.load.client import HttpLoadGenerator
 from tuner.load.http import HttpControlClient
+from tuner.model.host import CommandResult
 from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
-from tuner.ports import HostPorts
+from tuner.ports import HostPorts, ServiceManager, Tenancy
 from tuner.simulator.host import environment, prepare
+from tuner.wiring.reach import LOOPBACK, Way, way_to
 
 __all__ = ["build_host", "engine"]
 
-LOOPBACK = "127.0.0.1"
 PROCESS_STOP_GRACE_S = 10.0
 """A server whose requests were aborted ends at once; what does not is killed."""
+OWNED_STOP_GRACE_S = 120.0
+"""A real server waits for its schedulers and frees its GPUs; killed on the way, it may leave memory behind."""
+OWNED_LOOK_S = 0.3
+"""Between two looks at a host's service: each is two commands over SSH, and a death shows in a second all the same."""
+CLEANUP_TIMEOUT_S = 600.0
+"""For the owner's own cleanup command: resetting a virtual machine takes minutes."""
 
 
 def service_dir(spec: SimulatedHostSpec | ProcessHostSpec) -> Path:
@@ -41,10 +54,12 @@ def build_host(spec: HostSpec, holder: Holder) -> HostPorts:
     match spec:
         case SimulatedHostSpec():
             return _simulated(spec)
-        case ProcessHostSpec():
+        case ProcessHostSpec(login=None):
             return _process(spec)
+        case ProcessHostSpec():
+            return _remote_process(spec, holder)
         case UnitHostSpec():
-            raise NotImplementedError(holder)
+            return _unit(spec, holder)
 
 
 def _simulated(spec: SimulatedHostSpec) -> HostPorts:
@@ -80,6 +95,52 @@ def _process(spec: ProcessHostSpec) -> HostPorts:
         route=DirectRoute(LOOPBACK),
         stop_grace_s=PROCESS_STOP_GRACE_S,
     )
+
+
+def _unit(spec: UnitHostSpec, holder: Holder) -> HostPorts:
+    way = way_to(spec)
+    clock = SystemClock()
+    root = Root(way.transport, sudo=spec.sudo)
+    service = SystemdServiceManager(way.transport, root, spec.unit, clock)
+    tenancy = UnitTenancy(way.transport, root, spec.unit, holder, spec.care.lease, clock)
+    return _owned(spec, way, service, tenancy)
+
+
+def _remote_process(spec: ProcessHostSpec, holder: Holder) -> HostPorts:
+    way = way_to(spec)
+    clock = SystemClock()
+    tenancy = ShellTenancy(way.transport, spec.state_dir, holder, spec.care.lease, clock)
+    service = ShellServiceManager(way.transport, spec.state_dir, clock, lease=tenancy.lease_folder)
+    return _owned(spec, way, service, tenancy)
+
+
+def _owned(spec: UnitHostSpec | ProcessHostSpec, way: Way, service: ServiceManager, tenancy: Tenancy) -> HostPorts:
+    """Bundle what all hosts have in common that are somebody's."""
+    return HostPorts(
+        name=spec.name,
+        address=way.address,
+        service=service,
+        gpu=NvidiaSmiProbe(way.transport, indices=spec.care.gpu_indices),
+        load=HttpLoadGenerator(),
+        control=HttpControlClient,
+        clock=SystemClock(),
+        route=way.route,
+        stop_grace_s=OWNED_STOP_GRACE_S,
+        look_s=OWNED_LOOK_S,
+        tenancy=tenancy,
+        renew_s=spec.care.lease.renew_s,
+        outage_s=way.outage_s,
+        cleanup=_cleanup(spec),
+        wait_s=spec.care.wait_s,
+    )
+
+
+def _cleanup(spec: UnitHostSpec | ProcessHostSpec) -> Callable[[], Awaitable[CommandResult]] | None:
+    command = spec.care.cleanup_command
+    if not command:
+        return None
+    here = LocalTransport({**os.environ, "TUNER_HOST": spec.name})
+    return lambda: here.run(command, timeout_s=CLEANUP_TIMEOUT_S)
 
 
 def _path_with(folder: Path) -> str:

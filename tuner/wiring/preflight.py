@@ -9,7 +9,8 @@ from tuner.errors import PreflightError
 from tuner.hosts.process import ProcessServiceManager
 from tuner.model.study import ProcessHostSpec, SimulatedHostSpec, StudySpec, UnitHostSpec
 from tuner.ports import EngineAdapter
-from tuner.wiring.host import LOOPBACK, service_dir
+from tuner.wiring.host import service_dir
+from tuner.wiring.reach import LOOPBACK
 
 
 async def check_hosts(spec: StudySpec, engine: EngineAdapter) -> None:

@@ -48,7 +48,7 @@ class RunSummary:
 def ray_executor(spec: StudySpec, address: str | None, remark: Callable[[str], None]) -> Executor:
     """Make the executor of a study's hosts; nothing is started."""
     building = Building(
-        host=partial(build_host, holder=holder_of(spec)),
+        host=partial(build_host, holder=holder_of(spec.name, spec.directory)),
         engine=engine,
         restored=(spec.engine, spec.workload, spec.seed),
     )

@@ -1,0 +1,77 @@
+"""``tuner restore``: puts the hosts of a study back by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from tuner.config.overrides import Overrides
+from tuner.config.study_file import FOLDER, read_study
+from tuner.engines import engine
+from tuner.errors import TunerError
+from tuner.model.host import Original
+from tuner.model.lease import Holder
+from tuner.model.study import HostSpec, UnitHostSpec
+from tuner.ports import RunObserver
+from tuner.runtime.stay import Proof, Stay
+from tuner.search.lock import require_unlocked
+from tuner.wiring.holder import holder_of
+from tuner.wiring.host import build_host
+from tuner.wiring.load import hosts_of
+
+
+def restore_hosts(root: Path, name: str, overrides: Overrides | None, observer: RunObserver) -> tuple[str, ...]:
+    """Restore every host of a study that is somebody's, all at the same time.
+
+    Returns:
+        One line a host.
+
+    Raises:
+        UsageError: the study file or an option is wrong, or a run of the study is under way.
+        LeaseHeld, HostFault: a host could not be restored; the others were, and ``observer`` knows of them.
+    """
+    study = read_study(root, name)
+    directory = root.resolve() / FOLDER / name
+    require_unlocked(directory)
+    hosts = tuple(host for host in hosts_of(root, name, overrides) if host.is_owned)
+    if not hosts:
+        return (f"{study.shown}: none of its hosts is somebody's: there is nothing to restore",)
+    proof = Proof(engine=engine(study.engine), workload=study.workload, seed=study.seed)
+    ended = asyncio.run(_restore_all(hosts, holder_of(name, str(directory)), proof, observer))
+    errors = [outcome for outcome in ended if isinstance(outcome, TunerError)]
+    lines = tuple(outcome for outcome in ended if isinstance(outcome, str))
+    if errors:
+        for text in (*lines, *map(str, errors[1:])):
+            observer.remark(text)
+        raise errors[0]
+    return lines
+
+
+async def _restore_all(
+    hosts: Iterable[HostSpec], holder: Holder, proof: Proof, observer: RunObserver
+) -> list[str | TunerError]:
+    return list(await asyncio.gather(*(_restore(host, holder, proof, observer) for host in hosts)))
+
+
+async def _restore(host: HostSpec, holder: Holder, proof: Proof, observer: RunObserver) -> str | TunerError:
+    """Take the host, whatever a killed run left there, and leave it as it was before that run."""
+
+    def remark(text: str) -> None:
+        observer.remark(f"host {host.name}: {text}")
+
+    try:
+        stay = Stay(build_host(host, holder))
+        await stay.enter(remark)
+        original = await stay.leave(proof, remark)
+    except TunerError as error:
+        return error
+    return f"host {host.name}: {_words(host, original)}"
+
+
+def _words(host: HostSpec, original: Original | None) -> str:
+    if not isinstance(host, UnitHostSpec):
+        return "nothing of tuner's is left"
+    if original is not None and original.was_running:
+        return f"{host.unit} runs as it did before, and answers"
+    return f"{host.unit} is as it was before: stopped"
