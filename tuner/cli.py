@@ -40,6 +40,7 @@ from tuner.commands.options import (
     Trials,
     Tunnel,
     Unit,
+    given_again,
 )
 from tuner.commands.studies import chosen, directory_of, hosts_for, load, running_driver
 from tuner.config.overrides import Overrides
@@ -62,8 +63,6 @@ _EXIT_CODES: tuple[tuple[type[TunerError], int], ...] = (
     (HostFault, 3),
     (TooManyFaults, 4),
 )
-_ONCE = frozenset({"accept_new_host_key"})
-"""Options that are not given again when an interrupted run goes on."""
 app = typer.Typer(name="tuner", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
@@ -131,8 +130,7 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
         summary = run_study(spec, screen, ray_address=ray_address)
     gains = print_front(summary.directory, name, Format.TABLE)
     # Out of the context, so that no option that is added later is forgotten.
-    given = {f"--{key.replace('_', '-')}": value for key, value in context.params.items() if key not in _ONCE}
-    again = None if summary.complete else command_again(name, given, os.environ)
+    again = None if summary.complete else command_again(name, given_again(context.params), os.environ)
     width = console.width if console.is_terminal else None
     for line in ending_lines(spec, gains, again=again, viewer=dashboard_program(), width=width):
         prose(line)

@@ -11,6 +11,7 @@ import pytest
 
 from tuner import __version__, errors
 from tuner.cli import exit_code, main
+from tuner.commands.options import given_again
 from tuner.commands.studies import running_driver
 from tuner.screen.again import SCRIPT, command_again, dashboard_program
 from tuner.search.lock import StudyLock
@@ -110,6 +111,12 @@ def test_the_command_that_goes_on_has_the_options_that_were_given() -> None:
     assert command_again("s", given, {}) == f"python -m tuner run --study s {options}"
     assert command_again("s", given, {SCRIPT: "scripts/run"}) == f"scripts/run s {options}"
     assert "--speed 0.125" in command_again("s", {"--speed": 0.125}, {})
+
+
+def test_a_run_that_goes_on_meets_its_host_again_but_takes_no_other_key() -> None:
+    given = {"host": "u@g", "unit": "a", "sudo": True, "tunnel": False, "accept_new_host_key": True}
+    again = command_again("s", given_again(given), {})
+    assert again == "python -m tuner run --study s --host u@g --unit a --sudo"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tuner.config.host_file import HostEntry, lease_terms, read_hosts
+from tuner.config.host_file import _KINDS, HostEntry, lease_terms, read_hosts
 from tuner.model.lease import LeaseTerms
 from tuner.model.study import HostCare, Reach, SshLogin
 
@@ -189,3 +190,9 @@ def test_units_and_processes_are_not_mixed() -> None:
 
 def test_a_wrong_host_does_not_hide_another() -> None:
     assert len(refusals(SSH | {"unti": 1}, HERE | {"unit": "a"})) == 2
+
+
+def test_every_key_is_in_the_readme() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    keys = {key for model in _KINDS.values() for key in model.model_fields}
+    assert not {key for key in keys if f"`{key}`" not in readme and f"`{key} = true`" not in readme}

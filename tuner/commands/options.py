@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -53,3 +54,10 @@ Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, even on a ter
 AsFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
 AsFindings = Annotated[FindingsFormat, typer.Option("--format", help="How to print it.")]
 HERE = Path()
+_ONCE = frozenset({"accept_new_host_key"})
+"""A key that was accepted is known: the next time it must be the same."""
+
+
+def given_again(parameters: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a command as they are to be given when it goes on; by parameter name before."""
+    return {f"--{name.replace('_', '-')}": value for name, value in parameters.items() if name not in _ONCE}
