@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,7 @@ from tuner.cli import main
 from tuner.config.overrides import Overrides
 from tuner.errors import PreflightError, RestoreFailed
 from tuner.model.finding import Finding, Verdict
+from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.ports import RunObserver
@@ -53,9 +55,18 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Callable[..., 
 Wired = Callable[[str, str, Callable[..., object]], None]
 
 
-def unit_runs(words: str, seen: list[HostSpec]) -> Callable[[tuple[HostSpec, ...]], Command]:
-    def read_base(hosts: tuple[HostSpec, ...]) -> Command:
-        seen.extend(hosts)
+@dataclass
+class Seen:
+    """What a fake of ``read_base`` was asked for."""
+
+    hosts: tuple[HostSpec, ...] = ()
+    heir: Holder | None = None
+
+
+def unit_runs(words: str, seen: Seen | None = None) -> Callable[..., Command]:
+    def read_base(hosts: tuple[HostSpec, ...], _say: object, heir: Holder | None) -> Command:
+        if seen is not None:
+            seen.hosts, seen.heir = hosts, heir
         return Command(argv=tuple(words.split()))
 
     return read_base
@@ -64,7 +75,7 @@ def unit_runs(words: str, seen: list[HostSpec]) -> Callable[[tuple[HostSpec, ...
 def test_validate_shows_what_the_unit_runs_and_that_the_file_has_another(
     root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[HostSpec] = []
+    seen = Seen()
     wired("units", "read_base", unit_runs(BASE, seen))
     assert main(["validate", "tiny", "--root", str(root), *GPU, "--sudo"]) == 0
     out, err = capsys.readouterr()
@@ -77,7 +88,7 @@ def test_validate_shows_what_the_unit_runs_and_that_the_file_has_another(
         "reading sglang-qwen.service of gpu01",
         "trial 0 is what sglang-qwen.service runs; [server] command of studies/tiny.toml is not used",
     ]
-    (host,) = seen
+    (host,) = seen.hosts
     assert isinstance(host, UnitHostSpec)
     assert host.sudo
 
@@ -86,7 +97,7 @@ def test_validate_shows_what_the_unit_runs_and_that_the_file_has_another(
 def test_a_unit_that_cannot_be_tuned_is_one_line_and_nothing_is_written(
     command: str, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wired("units", "read_base", unit_runs("/usr/bin/python -m sglang.launch_server", []))
+    wired("units", "read_base", unit_runs("/usr/bin/python -m sglang.launch_server"))
     assert main([command, "tiny", "--root", str(root), *GPU]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("tuner: error: host gpu01, unit sglang-qwen.service: base command: pin --mem-fraction")
@@ -97,7 +108,7 @@ def test_a_unit_that_cannot_be_tuned_is_one_line_and_nothing_is_written(
 def test_a_port_that_the_unit_cannot_have_names_the_unit(
     port: str, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wired("units", "read_base", unit_runs(BASE.replace("31000", port), []))
+    wired("units", "read_base", unit_runs(BASE.replace("31000", port)))
     assert main(["validate", "tiny", "--root", str(root), *GPU]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("tuner: error: host gpu01, unit sglang-qwen.service: ")
@@ -108,7 +119,7 @@ def test_a_port_that_the_unit_cannot_have_names_the_unit(
 def test_a_host_that_cannot_be_read_ends_with_3(
     command: str, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def read_base(_hosts: tuple[HostSpec, ...]) -> Command:
+    def read_base(*_: object) -> Command:
         raise PreflightError("host gpu01: no route to host; see tuner doctor")
 
     wired("units", "read_base", read_base)
@@ -119,13 +130,26 @@ def test_a_host_that_cannot_be_read_ends_with_3(
 def test_a_wrong_file_is_refused_before_any_host_is_touched(
     root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[HostSpec] = []
+    seen = Seen()
     wired("units", "read_base", unit_runs(BASE, seen))
     study = root / "studies" / "tiny.toml"
     study.write_text(study.read_text().replace('"sglang-mtp"', '"sglang-mpt"'))
     assert main(["run", "tiny", "--root", str(root), *GPU]) == 2
     assert "studies/tiny.toml: space: unknown space" in capsys.readouterr().err
-    assert not seen
+    assert not seen.hosts
+
+
+@pytest.mark.parametrize(("command", "inherits"), [("validate", False), ("run", True)])
+def test_only_a_run_takes_over_what_a_killed_run_left(
+    command: str, inherits: bool, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = Seen()
+    wired("units", "read_base", unit_runs("no engine of ours", seen))
+    assert main([command, "tiny", "--root", str(root), *GPU]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+    assert (seen.heir is not None) is inherits
+    if seen.heir is not None:
+        assert (seen.heir.study, seen.heir.directory) == ("tiny", str(root / "studies" / "tiny"))
 
 
 def finding(verdict: Verdict) -> Finding:
