@@ -32,6 +32,7 @@ from tuner.ports import Target
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.trial import Trial
 from tuner.simulator.host import environment, prepare
+from tuner.wiring.holder import holder_of
 from tuner.wiring.host import build_host
 from tuner.wiring.load import load_study
 
@@ -85,7 +86,7 @@ class Bench:
         self._base = replace(self._study.base, argv=tuple(argv))
         host = next(host for host in self._study.hosts if isinstance(host, SimulatedHostSpec))
         self._host = replace(host, address=ADDRESS, state_dir=str(folder), faults=())
-        self._session = HostSession(ports=build_host(self._host))
+        self._session = HostSession(ports=build_host(self._host, holder_of("calibration", self._host.state_dir)))
 
     def command(self, steps: int) -> tuple[Assignment, Command]:
         """Return the base command with this many draft steps, at the base memory fraction."""

@@ -24,6 +24,7 @@ from tuner.runtime.trial import Trial
 from tuner.simulator.book import Book
 from tuner.simulator.host import DEFAULT_PROFILE, environment, prepare
 from tuner.testing.project import processes_of
+from tuner.wiring.holder import holder_of
 from tuner.wiring.host import build_host
 
 ADDRESS = "127.0.0.29"
@@ -77,7 +78,7 @@ def host(folder: Path, *, faults: Sequence[str] = (), restart_delay_s: float | N
     spec = SimulatedHostSpec(
         name="sim0", address=ADDRESS, state_dir=str(home), profile=DEFAULT_PROFILE, speed=500.0, faults=tuple(faults)
     )
-    ports = build_host(spec)
+    ports = build_host(spec, holder_of("loop", spec.state_dir))
     if restart_delay_s is not None:
         facts = environment(home, spec.profile, spec.speed, spec.address, spec.faults)
         path = f"{prepare(home, facts=facts)}{os.pathsep}{os.environ['PATH']}"
