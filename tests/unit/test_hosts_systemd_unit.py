@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from tuner.errors import HostFault, PreflightError, UsageError
 from tuner.hosts.systemd.expansion import expand, names_in, parse_environment_file
 from tuner.hosts.systemd.paths import drop_in_path, object_path, slice_cgroup
+from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.unit import ExecLine, Unit, parse_unit, read_unit
 from tuner.model.host import CommandResult
 
@@ -177,7 +179,7 @@ def test_neither_environment_is_shown_by_accident() -> None:
 # ---------------------------------------------------------------------------- reading
 
 
-def printed(version: str = "252.39-1~deb12u2", files: Sequence[object] = (), user: str = "") -> str:
+def printed(version: str = "252.39-1~deb12u2", files: Sequence[object] = (), after: str = "") -> str:
     shown = {
         "Id": NAME,
         "LoadState": "loaded",
@@ -192,11 +194,11 @@ def printed(version: str = "252.39-1~deb12u2", files: Sequence[object] = (), use
     lines = [["/usr/bin/sglang", ["sglang", "a b", "${KEY}"], ["ignore-failure"], 0, 0, 0, 0, 0, 0, 0]]
     answers = (version, ["PATH=/bin"], lines, [], ["KEY=a=b"], list(files), ["GONE"])
     json_lines = [json.dumps({"type": "x", "data": answer}) for answer in answers]
-    return "".join(f"{name}={value}\n" for name, value in shown.items()) + "\n" + "\n".join([*json_lines, user]) + "\n"
+    return "".join(f"{name}={value}\n" for name, value in shown.items()) + "\n" + "\n".join([*json_lines, after]) + "\n"
 
 
 def test_what_systemd_prints_is_read() -> None:
-    found = parse_unit(NAME, printed(user="bob:x:1000:1000::/home/bob:/bin/sh"))
+    found = parse_unit(NAME, printed(after="bob:x:1000:1000::/home/bob:/bin/sh"))
     assert found.exec_start == (
         ExecLine(path="/usr/bin/sglang", argv=("sglang", "a b", "${KEY}"), flags=("ignore-failure",)),
     )
@@ -251,12 +253,16 @@ class Scripted:
 
 
 def test_environment_files_are_read_in_order_and_missing_ones_named_unless_optional() -> None:
-    files = (["/etc/a.env", False], ["/etc/b.env", False], ["/etc/none.env", True], ["/etc/gone.env", False])
-    answer = CommandResult(status=0, stdout=printed(files=files), stderr="")
-    transport = Scripted(answer, {"/etc/a.env": "A=1\nB=1\n", "/etc/b.env": "B=2\n"})
-    found = asyncio.run(read_unit(transport, NAME))
+    names = (("/etc/a.env", False), ("/etc/b.env", False), ("/etc/none.env", True), ("/etc/gone.env", False))
+    first = base64.b64encode(b"A=1\nB=1\n").decode()
+    lines = f"read\t/etc/a.env\t{first}\nhidden\t/etc/b.env\t\nmissing\t/etc/none.env\t\nmissing\t/etc/gone.env\t"
+    answer = CommandResult(status=0, stdout=printed(files=[list(name) for name in names], after=lines), stderr="")
+    transport = Scripted(answer, {"/etc/b.env": "B=2\n"})
+    found = asyncio.run(read_unit(transport, NAME, Root(transport, sudo=False)))
     assert found.file_environment == (("A", "1"), ("B", "1"), ("B", "2"))
     assert found.unreadable_files == ("/etc/gone.env",)
+    without_root = asyncio.run(read_unit(transport, NAME))
+    assert without_root.unreadable_files == ("/etc/b.env", "/etc/gone.env")
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,10 @@ class SystemdServiceManager:
             raise HostFault(msg)
         if not before.is_over:  # ours exited by itself, or is being tidied up after
             await self.stop(grace_s=0.0)
+            before = await self._look()
         await self._deploy(command)
         await self._reset_failed()
         cursor = await cursor_now(self._transport)
-        before = await self._look()
         began_s = self._clock.monotonic_s()
         lost = await self._queue_start()
         look = await self._executed(before, began_s, lost)

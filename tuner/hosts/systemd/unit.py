@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tuner.errors import HostFault, PreflightError
@@ -44,10 +45,25 @@ bus "$manager" org.freedesktop.systemd1.Manager Version Environment
 bus "$2" org.freedesktop.systemd1.Service ExecStartEx ExecStartPre Environment EnvironmentFiles UnsetEnvironment
 user=$(systemctl show -p User -- "$1")
 [ "$user" = User= ] || getent passwd "${{user#User=}}" || :
-"""
-_MATCH = """\
-IFS=
-for path in $1; do [ ! -e "$path" ] || printf '%s\\n' "$path"; done
+# One line a file: what is known of it, its path, and its content, in an encoding without line ends.
+kind_of() {{
+    [ ! -r "$1" ] || {{ echo read; return; }}
+    parent=$1
+    while [ ! -e "$parent" ]; do parent=${{parent%/*}}; parent=${{parent:-/}}; done
+    # Missing for certain only where the login may look.
+    if [ ! -e "$1" ] && [ -x "$parent" ]; then echo missing; else echo hidden; fi
+}}
+systemctl show --no-pager -p EnvironmentFiles -- "$1" |
+sed -n 's/^EnvironmentFiles=\\(.*\\) (ignore_errors=.*)$/\\1/p' |
+while IFS= read -r pattern; do
+    IFS=
+    for path in $pattern; do
+        kind=$(kind_of "$path")
+        printf '%s\\t%s\\t' "$kind" "$path"
+        [ "$kind" != read ] || base64 -w 0 <"$path"
+        echo
+    done
+done
 """
 _NO_SYSTEMD = re.compile(r"not been booted with systemd|systemctl: (?:command )?not found|Failed to connect to bus")
 
@@ -71,13 +87,14 @@ async def read_unit(transport: HostTransport, unit: str, root: Root | None = Non
     found = parse_unit(unit, result.stdout)
     pairs: list[tuple[str, str]] = []
     unreadable: list[str] = []
-    for file in found.environment_files:
-        for path in await _matching(transport, file.path):
-            text = await _read_file(transport, path, root)
-            if text is not None:
-                pairs += parse_environment_file(text)
-            elif not file.optional or await _is_there(transport, path):
-                unreadable.append(path)
+    for kind, path, content in _files(result.stdout):
+        text = content if kind == "read" else None
+        if kind == "hidden":
+            text = await _as_root(path, root)
+        if text is not None:
+            pairs += parse_environment_file(text)
+        elif kind == "hidden" or not any(file.path == path and file.optional for file in found.environment_files):
+            unreadable.append(path)
     return replace(found, file_environment=tuple(pairs), unreadable_files=tuple(unreadable))
 
 
@@ -96,23 +113,20 @@ def cat_command(path: str) -> tuple[str, ...]:
     return ("cat", path)
 
 
-async def _matching(transport: HostTransport, pattern: str) -> tuple[str, ...]:
-    """Return the files a pattern stands for; the pattern itself where nothing matches."""
-    if not re.search(r"[*?\[]", pattern):
-        return (pattern,)
-    result = await transport.run(("sh", "-c", _MATCH, "tuner", pattern))
-    return tuple(result.stdout.splitlines()) or (pattern,)
-
-
-async def _read_file(transport: HostTransport, path: str, root: Root | None) -> str | None:
-    result = await transport.run(cat_command(path))
-    if result.status != 0 and root is not None:
-        result = await root.run(cat_command(path))
+async def _as_root(path: str, root: Root | None) -> str | None:
+    """Read what the login may not, or what lies in a folder it may not look into."""
+    if root is None:
+        return None
+    result = await root.run(cat_command(path))
     return result.stdout if result.status == 0 else None
 
 
-async def _is_there(transport: HostTransport, path: str) -> bool:
-    return (await transport.run(("test", "-e", path))).status == 0
+def _files(text: str) -> Iterator[tuple[str, str, str]]:
+    for line in text.splitlines():
+        kind, tab, rest = line.partition("\t")
+        if tab and kind in {"read", "hidden", "missing"}:
+            path, _, content = rest.partition("\t")
+            yield kind, path, base64.b64decode(content).decode(errors="replace")
 
 
 def _unanswered(unit: str, result: CommandResult) -> Exception:
@@ -189,7 +203,7 @@ def _pairs(assignments: list[str]) -> tuple[tuple[str, str], ...]:
 
 def _of_user(lines: list[str]) -> tuple[tuple[str, str], ...]:
     """Return what systemd sets for a unit with User=, from its passwd(5) line."""
-    if not lines or lines[0].count(":") != 6:
+    if not lines or lines[0].count(":") != 6 or "\t" in lines[0]:
         return ()
     name, _, _, _, _, home, shell = lines[0].split(":")
     return (("HOME", home), ("LOGNAME", name), ("USER", name), ("SHELL", shell))
