@@ -37,6 +37,15 @@ OPERATOR = "engineer"
 """A user without rights, until a test gives it some."""
 
 _BOOT_S = 60.0
+# Whoever booted the host may be killed: its end of this program's input closes then.
+_WATCHDOG = """
+cat >/dev/null
+for signal in TERM TERM KILL; do
+    kill -$signal "$1" 2>/dev/null || break
+    sleep 5
+done
+umount "$2" && umount "$3" && rm -rf "$4"
+"""
 _NETWORK = "10.77"
 _COMMAND = (
     *("serve", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--host", "0.0.0.0", "--port", str(PORT)),  # noqa: S104
@@ -81,6 +90,7 @@ class Rig:
         self._speed, self._faults = speed, faults
         self._installed: list[str] = []
         self._nspawn: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._leader = 0
 
     def __enter__(self) -> Self:
@@ -119,8 +129,14 @@ class Rig:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            pass_fds=(self._claim,),  # its number is taken as long as it lives
         )
         log.close()
+        self._watchdog = subprocess.Popen(
+            ["sh", "-c", _WATCHDOG, "sh", str(self._nspawn.pid), str(self.root), str(self._disk), str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._wait(self._find_leader, "it has no init")
         self._wait(lambda: self.run("systemctl", "is-system-running").stdout.strip() in {"running", "degraded"}, "boot")
         self._connect_cable()
@@ -128,9 +144,11 @@ class Rig:
 
     def power_off(self) -> None:
         """Switch it off, orderly."""
-        nspawn = self._nspawn
-        if nspawn is None:
+        nspawn, watchdog = self._nspawn, self._watchdog
+        if nspawn is None or watchdog is None:
             return
+        watchdog.kill()
+        watchdog.communicate()
         if self._leader and nspawn.poll() is None:
             self.run("systemctl", "poweroff")
         for _ in range(3):

@@ -7,8 +7,11 @@ import socket
 
 from tuner.errors import PreflightError
 from tuner.hosts.process import ProcessServiceManager
-from tuner.model.study import ProcessHostSpec, SimulatedHostSpec, StudySpec, UnitHostSpec
+from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, StudySpec, UnitHostSpec
 from tuner.ports import EngineAdapter
+from tuner.wiring.doctor import Aim, first_failed
+from tuner.wiring.doctor import check_hosts as check_owned
+from tuner.wiring.holder import holder_of
 from tuner.wiring.host import service_dir
 from tuner.wiring.reach import LOOPBACK
 
@@ -17,16 +20,37 @@ async def check_hosts(spec: StudySpec, engine: EngineAdapter) -> None:
     """Hold that every host of the study can take a server; nothing is written.
 
     Raises:
-        PreflightError: an address is not this machine's, or a foreign program is on the port.
+        PreflightError: an address is not this machine's, a foreign program is on the port, or doctor
+            finds something that stops a run.
     """
     port = engine.port(spec.base)
+    owned = tuple(host for host in spec.hosts if host.is_owned)
+    if owned:
+        await _check_owned(spec, owned, engine)
     for host in spec.hosts:
         if isinstance(host, UnitHostSpec) or host.is_owned:
-            continue  # its worker takes it, or says why not
+            continue
         if await _is_ours(host):
             continue  # left by a killed run: the first trial's cleaning ends it
         address = host.address if isinstance(host, SimulatedHostSpec) else LOOPBACK
         _check_port(spec, host.name, address, port)
+
+
+async def _check_owned(spec: StudySpec, hosts: tuple[HostSpec, ...], engine: EngineAdapter) -> None:
+    """Hold that doctor finds nothing at hosts of somebody's that would stop a run."""
+    aim = Aim(
+        engine=engine,
+        base=spec.base,
+        ladder=spec.workload.ladder,
+        asking=holder_of(spec.name, spec.directory),
+    )
+    failed = first_failed(await check_owned(hosts, aim))
+    if failed is not None:
+        remedy = f": {failed.remedy}" if failed.remedy else ""
+        raise PreflightError(
+            f"study {spec.name}, host {failed.host}: {failed.check}: {failed.detail}{remedy} "
+            f"(all rows: doctor --study {spec.name})"
+        )
 
 
 async def _is_ours(host: SimulatedHostSpec | ProcessHostSpec) -> bool:

@@ -85,6 +85,8 @@ async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> Ru
     if is_spent(spec):
         with StopSignals(observer) as signals:
             return await _search(spec, observer, executor, signals)
+    if any(host.is_owned for host in spec.hosts):
+        observer.starting("checking the hosts")
     await check_hosts(spec, engine(spec.engine))
     with StopSignals(observer, executor.hurry) as signals:
         observer.starting("starting Ray, one worker a host")
