@@ -18,6 +18,7 @@ _OPEN_TIMEOUT_S = 20.0  # longer than a connection may be silent: whether it is 
 _KILL_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 2.0  # for a host to say which process it is that has to be ended
 _SEND_LOOK_S = 0.01  # nobody says when the host takes more
+_REFUSED_S = 0.05
 _LOOK_S = 1.0  # a second line of defence behind being woken
 _CLOSING_S = 1.0  # channels end a moment before their connection says that it is lost
 _SEND_BYTES = 1 << 18
@@ -68,7 +69,7 @@ def execute(link: Link, where: str, order: Order, wake: Wake) -> Output:
     """
     token = secrets.token_hex(8)
     line = command.command_line(order.argv, token)
-    session = link.open_session(_OPEN_TIMEOUT_S)
+    session = _opened(link, _OPEN_TIMEOUT_S)
     running = _Running(session, token, order.stdin)
     try:
         session.execute(line, wake)
@@ -78,6 +79,20 @@ def execute(link: Link, where: str, order: Order, wake: Wake) -> Output:
         raise ConnectionLost(str(loss), is_sent=True, started=started) from loss
     finally:
         session.close()
+
+
+def _opened(link: Link, timeout_s: float) -> Session:
+    """Open a session; the host counts one that has ended for a moment longer than we do (MaxSessions)."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return link.open_session(timeout_s)
+        except ConnectionLost:
+            raise
+        except TransportFault:
+            if time.monotonic() > deadline_s or not link.is_alive:
+                raise
+        time.sleep(_REFUSED_S)
 
 
 class _Running:
@@ -188,7 +203,7 @@ def kill(link: Link, where: str, started: Started) -> None:
     """
     order = Order(argv=command.kill_arguments(started), timeout_s=_KILL_TIMEOUT_S)
     with link.ending:
-        session = link.open_session(_KILL_TIMEOUT_S)
+        session = _opened(link, _KILL_TIMEOUT_S)
         token = secrets.token_hex(8)
         running, wake = _Running(session, token, b""), Wake()
         try:
