@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 from pathlib import Path
+
+import pytest
 
 from tuner.hosts.clock import SystemClock
 from tuner.hosts.process import ProcessServiceManager
+from tuner.hosts.systemd.dropin import ServiceTerms
+from tuner.hosts.systemd.root import Root
+from tuner.hosts.systemd.service import SystemdServiceManager
 from tuner.model.outcome import TrialState
 from tuner.model.trial import Command
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_host import Death, FakeService, Start
+from tuner.testing.inside import InsideTransport
+from tuner.testing.rig import Rig
 from tuner.testing.service_suite import LOG_LINES, Behaviour, ServiceManagerSuite, Subject
 
 WORDS = "".join(f"{line}\n" for line in LOG_LINES)
@@ -53,3 +61,19 @@ class TestProcessServiceManager(ServiceManagerSuite):
         program = PROGRAMS.get(behaviour)
         argv = ("no-such-server", "--port", "1") if program is None else (sys.executable, "-S", "-c", program)
         return Subject(manager=manager, command=Command(argv=argv), clock=SystemClock())
+
+
+class TestSystemdServiceManager(ServiceManagerSuite):
+    @pytest.fixture(autouse=True)
+    def _on_a_host(self, rig: Rig) -> None:
+        self.rig = rig
+
+    def subject(self, behaviour: Behaviour, tmp_path: Path) -> Subject:  # noqa: ARG002 - nothing on this disk
+        unit = f"suite-{uuid.uuid4().hex[:8]}.service"
+        self.rig.install_unit(unit, "[Service]\nExecStart=/bin/sleep --the-owners 1\n", start=False)
+        transport, clock = InsideTransport(self.rig), SystemClock()
+        terms = ServiceTerms(restart="always" if behaviour is Behaviour.LOOPS else "no")
+        manager = SystemdServiceManager(transport, Root(transport, sudo=False), unit, clock, terms)
+        program = PROGRAMS.get(behaviour)
+        argv = ("no-such-server", "--port", "1") if program is None else ("/usr/bin/python3", "-S", "-c", program)
+        return Subject(manager=manager, command=Command(argv=argv), clock=clock)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from tuner.errors import DirtyHost, HostFault, LeaseLost, TransportFault, UsageError
-from tuner.hosts.systemd.dropin import ExecStart, ServiceTerms, drop_in, exec_start
+from tuner.errors import DirtyHost, HostFault, LeaseLost
+from tuner.hosts.systemd.deployment import Deployment
+from tuner.hosts.systemd.dropin import ServiceTerms
 from tuner.hosts.systemd.journal import cursor_now, read_journal
+from tuner.hosts.systemd.launch import Launch, setup_failure
 from tuner.hosts.systemd.look import Look, look_at
-from tuner.hosts.systemd.paths import drop_in_path
 from tuner.hosts.systemd.processes import Found, kill, processes_of
-from tuner.hosts.systemd.root import RELOAD, Root, failure, kill_command, reset_command, start_command, stop_command
-from tuner.hosts.systemd.unit import Unit, read_unit
+from tuner.hosts.systemd.root import Root, kill_command, stop_command
 from tuner.model.host import Activity, LogChunk, ProcessEntry, ServiceState
 from tuner.model.trial import Command, ServiceIdentity
 from tuner.ports import Clock, HostTransport
@@ -20,9 +20,6 @@ from tuner.ports import Clock, HostTransport
 log = logging.getLogger("tuner.hosts.systemd")
 
 _POLL_S = 0.1
-_RELOAD_TIMEOUT_S = 90.0  # a reload runs the host's generators, for which systemd itself grants as long
-_EXEC_TIMEOUT_S = 600.0  # the owner's ExecStartPre= lines may take their time
-_ACCEPT_S = 5.0  # until a start whose command was lost on the way shows, if it was taken at all
 _KILL_TIMEOUT_S = 30.0
 _GONE = Activity.INACTIVE
 
@@ -71,8 +68,7 @@ class SystemdServiceManager:
         self._root = root
         self._unit = unit
         self._clock = clock
-        self._terms = terms or ServiceTerms()
-        self._base: Unit | None = None  # as it was without our drop-in, when we last saw it so
+        self._deployment = Deployment(transport, root, unit, terms or ServiceTerms())
         self._run: _Run | None = None
         self._starts = 0
         self._invocations: set[str] = set()  # of ours, all of them
@@ -94,22 +90,18 @@ class SystemdServiceManager:
         if not before.is_over:  # ours exited by itself, or is being tidied up after
             await self.stop(grace_s=0.0)
             before = await self._look()
-        await self._deploy(command)
-        await self._reset_failed()
+        await self._deployment.put(command)
         cursor = await cursor_now(self._transport)
-        began_s = self._clock.monotonic_s()
-        lost = await self._queue_start()
-        look = await self._executed(before, began_s, lost)
+        look = await Launch(self._transport, self._root, self._unit, self._clock).run(before)
         identity = look.identity
-        assert identity is not None  # what _executed waits for
+        assert identity is not None  # what a launch waits for
         self._starts += 1
         self._stopped = None
         self._run = _Run(number=self._starts, boot_id=look.boot_id, cursor=cursor, identity=identity)
         self._note(self._run, look)
         if look.was_never_executed and look.activity is not Activity.RUNNING:
             self._run.final = self._dead(self._run)
-            reason = await self._setup_failure(look)
-            msg = f"unit {self._unit}: program {command.argv[0]} could not be executed: {reason}"
+            msg = f"unit {self._unit}: program {command.argv[0]} could not be executed: {setup_failure(look)}"
             raise HostFault(msg)
         return identity
 
@@ -205,109 +197,6 @@ class SystemdServiceManager:
             return frozenset()
         return frozenset(process.pid for process in await processes_of(self._transport, look.cgroup))
 
-    # ------------------------------------------------------------------ starting
-
-    async def _deploy(self, command: Command) -> None:
-        """Put the drop-in there, and hold that systemd will run what it says."""
-        base = await self._original()
-        files = {name for name, _ in base.file_environment} & {name for name, _ in command.env}
-        if files:
-            msg = (
-                f"unit {self._unit}: {', '.join(sorted(files))} comes from an EnvironmentFile= of the unit, which wins "
-                "over what a trial sets: remove it there, or from the study's [server.env]"
-            )
-            raise HostFault(msg)
-        try:
-            line = exec_start(base, command)
-            text = drop_in(line, command, self._terms)
-        except UsageError as error:
-            msg = f"unit {self._unit}: the trial's command cannot be written: {error}"
-            raise HostFault(msg) from error
-        await self._write(text)
-        self._wins(line, await read_unit(self._transport, self._unit))
-
-    async def _original(self) -> Unit:
-        """Return the unit as its owner wrote it; what an earlier run left in our drop-in is not his."""
-        unit = await read_unit(self._transport, self._unit, self._root)
-        if drop_in_path(self._unit) in unit.drop_in_paths:
-            if self._base is not None:
-                return self._base
-            await self._write("# Written by tuner; without effect.\n")
-            unit = await read_unit(self._transport, self._unit, self._root)
-        self._base = unit
-        return unit
-
-    async def _write(self, text: str) -> None:
-        await self._root.replace_file(drop_in_path(self._unit), text.encode())
-        await self._root.require(RELOAD, timeout_s=_RELOAD_TIMEOUT_S)
-
-    def _wins(self, line: ExecStart, unit: Unit) -> None:
-        ours = drop_in_path(self._unit)
-        if ours not in unit.drop_in_paths:
-            msg = (
-                f"unit {self._unit}: systemd does not read {ours} "
-                f"(unit file {unit.fragment_path or 'missing'}, {unit.load_state}): see `systemctl cat {self._unit}`"
-            )
-            raise HostFault(msg)
-        held = tuple(replace(entry, flags=tuple(sorted(entry.flags))) for entry in unit.exec_start)
-        if held != (replace(line.held, flags=tuple(sorted(line.held.flags))),):
-            later = unit.drop_in_paths[unit.drop_in_paths.index(ours) + 1 :]
-            who = f"{later[-1]} comes after it and wins" if later else "systemd reads it differently"
-            msg = f"unit {self._unit}: the ExecStart of {ours} is not what would run: {who}: rename or remove that"
-            raise HostFault(msg)
-
-    async def _reset_failed(self) -> None:
-        command = reset_command(self._unit)
-        result = await self._root.attempt(command)
-        if result.status != 0 and "not loaded" not in result.stderr:
-            raise HostFault(failure(command, result))
-
-    async def _queue_start(self) -> TransportFault | None:
-        """Queue the start once; returns the fault after which it is not known whether that was done."""
-        command = start_command(self._unit)
-        try:
-            await self._root.require(command, repeat=False)
-        except TransportFault as fault:
-            return fault
-        return None
-
-    async def _executed(self, before: Look, began_s: float, lost: TransportFault | None) -> Look:
-        """Wait until the program was executed, or is dead already; returns the first look that shows it."""
-        while True:
-            look = await self._look()
-            if look.boot_id != before.boot_id:
-                raise _rebooted(self._unit)
-            is_new = bool(look.invocation_id) and look.invocation_id != before.invocation_id
-            waited_s = self._clock.monotonic_s() - began_s
-            if is_new and (look.main_pid or look.exec_main_pid != before.exec_main_pid):
-                if look.active_state != "activating" or look.activity is Activity.RESTARTING:
-                    return look
-            elif is_new and look.active_state in {"failed", "inactive"} and not look.has_job:
-                msg = (
-                    f"unit {self._unit}: its ExecStartPre= or a condition failed (result {look.result}), and the "
-                    f"server was not started: see `journalctl -u {self._unit}`"
-                )
-                raise HostFault(msg)
-            elif not is_new and not look.has_job and waited_s > _ACCEPT_S:
-                if lost is not None:
-                    raise lost
-                msg = (
-                    f"unit {self._unit}: systemd did not start it ({look.active_state}, result {look.result}): "
-                    f"see `systemctl status {self._unit}`"
-                )
-                raise HostFault(msg)
-            if waited_s > _EXEC_TIMEOUT_S:
-                await self._root.require(stop_command(self._unit))
-                msg = f"unit {self._unit}: not started after {_EXEC_TIMEOUT_S:g} s ({look.sub_state}): see its journal"
-                raise HostFault(msg)
-            await self._clock.sleep(_POLL_S)
-
-    async def _setup_failure(self, look: Look) -> str:
-        return (
-            f"systemd says {look.exec_main_status} ({_SETUP.get(look.exec_main_status, 'see systemd.exec(5)')}): "
-            f"see `journalctl -u {self._unit}`, and correct the command or the unit"
-        )
-
     # ------------------------------------------------------------------ watching
 
     async def _look(self) -> Look:
@@ -315,7 +204,8 @@ class SystemdServiceManager:
 
     def _still_ours(self, run: _Run, look: Look) -> None:
         if look.boot_id != run.boot_id:
-            raise _rebooted(self._unit)
+            msg = f"unit {self._unit}: the host was rebooted while a trial ran; the owner's server is up again"
+            raise LeaseLost(msg)
         # An invocation of ours may outlive its drop-in: then it is still ours to stop.
         if not look.has_drop_in and look.invocation_id != run.identity.invocation_id:
             msg = f"unit {self._unit}: somebody restored or changed the unit (our drop-in is gone) while a trial ran"
@@ -396,17 +286,3 @@ class SystemdServiceManager:
         cgroup = look.cgroup if look.is_over else ""
         current = set() if look.is_over else {look.invocation_id}
         return await processes_of(self._transport, cgroup, sorted(self._invocations - current))
-
-
-_SETUP = {
-    200: "its WorkingDirectory= cannot be entered",
-    203: "the program is missing or not executable",
-    216: "its Group= does not exist",
-    217: "its User= does not exist",
-    226: "its namespace cannot be set up",
-}
-"""systemd.exec(5), the likely ones."""
-
-
-def _rebooted(unit: str) -> LeaseLost:
-    return LeaseLost(f"unit {unit}: the host was rebooted while a trial ran; the owner's server is up again")
