@@ -17,17 +17,17 @@ from tuner.config.study_file import FOLDER, read_study
 from tuner.engines import ENGINES
 from tuner.engines.versions import DISTRIBUTIONS, judge
 from tuner.errors import HostFault, TransportFault
+from tuner.hosts.checks import process_host, unit_host
 from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.login import refused_rows
-from tuner.hosts.checks.process_host import process_host_rows
-from tuner.hosts.checks.row import Row, ok, warning
-from tuner.hosts.checks.unit_host import unit_host_rows
+from tuner.hosts.checks.row import Row, ok, unknown, warning
 from tuner.hosts.clock import SystemClock
 from tuner.hosts.local import LocalTransport
 from tuner.hosts.route import DirectRoute
 from tuner.hosts.ssh.connection import Patience
 from tuner.hosts.ssh.login import resolve
 from tuner.hosts.ssh.transport import SshTransport
+from tuner.hosts.ssh.tunnel import OpenSshTunnel
 from tuner.load.http import HttpControlClient
 from tuner.model.finding import Finding, Verdict
 from tuner.model.lease import Holder
@@ -128,11 +128,12 @@ async def _rows(spec: HostSpec, aim: Aim, given: HostTransport | None) -> tuple[
         async with _open(spec, given) as transport:
             bench = await _bench(spec, aim, transport)
             if isinstance(spec, UnitHostSpec):
-                return await unit_host_rows(spec, bench)
+                return await unit_host.unit_host_rows(spec, bench)
             here = str(Path(sys.executable).parent) if spec.login is None else ""
-            return await process_host_rows(spec, bench, path=here)
+            return await process_host.process_host_rows(spec, bench, path=here)
     except TransportFault as error:  # ssh_config cannot be followed, say
-        return refused_rows(spec.login, error)
+        every = unit_host.EVERY if isinstance(spec, UnitHostSpec) else process_host.EVERY
+        return (*refused_rows(spec.login, error), *unknown(every, "the host is not reached"))
 
 
 @contextlib.asynccontextmanager
@@ -168,8 +169,6 @@ async def _bench(spec: UnitHostSpec | ProcessHostSpec, aim: Aim, transport: Host
 
 def _route(spec: UnitHostSpec | ProcessHostSpec, address: str) -> Route:
     if spec.reach.tunnel and spec.login is not None:
-        from tuner.hosts.ssh.tunnel import OpenSshTunnel  # noqa: PLC0415
-
         return OpenSshTunnel(spec.login)
     return DirectRoute(address, spec.reach.base_url)
 

@@ -25,6 +25,8 @@ TOOLS = ("sh", "setsid", "tail", "head", "mv", "mkdir", "rm", "cat", "sleep", "k
 """What the supervisor of such a host is made of."""
 _LATER = ("tools", "state_dir", "disk", "nvidia-smi", "GPU memory", "clock", "program", "port", "address")
 _LAST = ("engine version", "route")
+EVERY = (*_LATER, *_LAST)
+"""The checks after the login."""
 
 WRITABLE = """
 folder=$1
@@ -50,18 +52,17 @@ async def process_host_rows(spec: ProcessHostSpec, bench: Bench, path: str = "")
         bench: to look with.
         path: folders that a run there puts before PATH.
     """
-    every = (*_LATER, *_LAST)
     try:
         machine = await read_machine(bench.transport, TOOLS)
     except TransportFault as error:
-        return (*refused_rows(spec.login, error), *unknown(every, "the host does not let us in"))
+        return (*refused_rows(spec.login, error), *unknown(EVERY, "the host does not let us in"))
     rows = [*login_rows(spec.login, machine, bench.accepted_key()), tools_row(machine, TOOLS)]
     try:
         rows.append(await _state_row(bench.transport, spec.state_dir, machine.user))
         rows += await _host_rows(spec, bench)
         rows += await _server_rows(spec, bench, path)
     except TransportFault as error:
-        rows += lost_rows(error, every, rows)
+        rows += lost_rows(error, EVERY, rows)
     return tuple(rows)
 
 

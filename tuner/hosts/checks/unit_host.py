@@ -31,6 +31,8 @@ _RUN = "/run"
 _OF_UNIT = ("command", "side effects", "permissions", "journal", "lease")
 _OF_HOST = (f"{_RUN} writable", "disk", "nvidia-smi", "GPU memory", "clock")
 _OF_SERVER = ("port", "address", "engine version", "route")
+EVERY = ("systemd", "unit", *_OF_UNIT, *_OF_HOST, *_OF_SERVER)
+"""The checks after the login."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,12 +47,11 @@ class _Look:
 
 async def unit_host_rows(spec: UnitHostSpec, bench: Bench) -> tuple[Row, ...]:
     """Look at everything a run needs of a host, and change nothing there."""
-    every = ("systemd", "unit", *_OF_UNIT, *_OF_HOST, *_OF_SERVER)
     wanted = needs.commands(spec.unit, spec.care.lease)
     try:
         machine = await read_machine(bench.transport, needs.programs(wanted))
     except TransportFault as error:
-        return (*refused_rows(spec.login, error), *unknown(every, "the host does not let us in"))
+        return (*refused_rows(spec.login, error), *unknown(EVERY, "the host does not let us in"))
     look = _Look(machine=machine)
     rows = list(login_rows(spec.login, machine, bench.accepted_key()))
     parts = (
@@ -63,7 +64,7 @@ async def unit_host_rows(spec: UnitHostSpec, bench: Bench) -> tuple[Row, ...]:
         for part in parts:
             rows += await part
     except TransportFault as error:
-        rows += lost_rows(error, every, rows)
+        rows += lost_rows(error, EVERY, rows)
     finally:
         for part in parts:
             part.close()
