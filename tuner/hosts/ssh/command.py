@@ -114,11 +114,13 @@ class Reading:
         self._searched = 0
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
+        """Take the next piece; what comes after the end is somebody else's."""
+        if self.ended is not None:
+            return
         self._text += piece
         if self.started is None:
             self.started = self._take_start()
-        if self.started is not None and self.ended is None:
+        if self.started is not None:
             self.ended = self._take_end()
 
     @property

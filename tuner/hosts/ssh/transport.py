@@ -41,7 +41,7 @@ class SshTransport:
         login: how the host is reached.
         clock: for the waits between two tries; what happens on the network takes real time.
         patience: with the host.
-        connect: makes a connection; another one in tests.
+        connect: makes a connection, blocking; None: to where ``login`` leads.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class SshTransport:
         *,
         clock: Clock | None = None,
         patience: Patience = Patience(),  # noqa: B008 - frozen
-        connect: Callable[[ResolvedLogin, Patience], Connection] = Connection,
+        connect: Callable[[], Connection] | None = None,
     ) -> None:
         self._login = login
         self._clock = clock or SystemClock()
         self._patience = patience
-        self._connect = connect
+        self._connect = connect or self._open
         self._resolved: ResolvedLogin | None = None
         self._connection: Connection | None = None
         self._accepted: tuple[str, ...] = ()
@@ -63,6 +63,11 @@ class SshTransport:
         self._out_since_s: float | None = None
         self._slots = asyncio.Semaphore(_SESSIONS)
         self._connecting = asyncio.Lock()
+
+    @property
+    def address(self) -> str:
+        """The host as messages name it; with user and port once it was reached."""
+        return self._resolved.address if self._resolved else self._login.host
 
     @property
     def accepted_key(self) -> str | None:
@@ -95,7 +100,7 @@ class SshTransport:
         """Read a small file."""
         output = await self._output(Order(argv=("env", "LC_ALL=C", "cat", "--", path)))
         if output.status != 0:
-            msg = f"{self._name}: {path}: cannot be read: {_reason(output, path)}"
+            msg = f"{self.address}: {path}: cannot be read: {_reason(output, path)}"
             raise TransportFault(msg)
         return output.stdout
 
@@ -103,7 +108,7 @@ class SshTransport:
         """Replace a file atomically, making its folder."""
         output = await self._output(Order(argv=write_arguments(path, mode, len(content)), stdin=content))
         if output.status != 0:
-            msg = f"{self._name}: {path}: cannot be written: {_reason(output, path)}"
+            msg = f"{self.address}: {path}: cannot be written: {_reason(output, path)}"
             raise TransportFault(msg)
 
     async def close(self) -> None:
@@ -115,15 +120,12 @@ class SshTransport:
                 self._end_outage()
                 await self._blocking(connection.close)
 
-    @property
-    def _name(self) -> str:
-        return self._resolved.address if self._resolved else self._login.host
-
     async def _output(self, order: Order, *, repeat: bool = True) -> Output:
         command_line(order.argv, "")  # before anything is sent: it may be what no host takes
         async with self._slots:
             give_up_s: float | None = None
             leftover: Started | None = None
+            losses = 0
             while True:
                 connection = await self._connected(give_up_s)
                 try:
@@ -132,7 +134,7 @@ class SshTransport:
                         leftover = None
                     wake = Wake()
                     return await in_thread(
-                        f"ssh {self._name} command", partial(connection.execute, order, wake), wake.cancel
+                        f"ssh {self.address} command", partial(connection.execute, order, wake), wake.cancel
                     )
                 except ConnectionLost as loss:
                     if loss.is_sent and not repeat:
@@ -144,8 +146,9 @@ class SshTransport:
                     if now_s >= give_up_s:
                         msg = f"{loss}, again and again for {self._patience.reconnect_s:g} s: look at the network"
                         raise TransportFault(msg) from loss
-                    if connection.is_alive:
-                        await self._clock.sleep(_FIRST_DELAY_S)
+                    if losses > 0:  # the first may be repaired at once
+                        await self._clock.sleep(backoff_s(losses - 1, random.random()))  # noqa: S311 - jitter
+                    losses += 1
 
     async def _connected(self, give_up_s: float | None) -> Connection:
         """Return a connection that lives, made again where it must be."""
@@ -168,7 +171,7 @@ class SshTransport:
         tries = 0
         while True:
             try:
-                return await self._open()
+                return await in_thread_or_not_at_all(f"ssh {self._login.host} connect", self._connect, Connection.close)
             except HostKeyRefused:
                 raise
             except TransportFault as fault:
@@ -188,13 +191,10 @@ class SshTransport:
             return TransportFault(msg)
         return TransportFault(f"{fault}: check name, port and network, or try: ssh {self._login.host}")
 
-    async def _open(self) -> Connection:
-        def work() -> Connection:
-            if self._resolved is None:
-                self._resolved = resolve(self._login)
-            return self._connect(self._resolved, self._patience)
-
-        return await in_thread_or_not_at_all(f"ssh {self._login.host} connect", work, Connection.close)
+    def _open(self) -> Connection:
+        if self._resolved is None:
+            self._resolved = resolve(self._login)
+        return Connection(self._resolved, self._patience)
 
     async def _blocking(self, work: Callable[[], None]) -> None:
         await in_thread(f"ssh {self._login.host}", work, lambda: None)
