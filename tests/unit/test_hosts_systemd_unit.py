@@ -12,7 +12,7 @@ import pytest
 
 from tuner.errors import HostFault, PreflightError, UsageError
 from tuner.hosts.systemd.expansion import expand, names_in, parse_environment_file
-from tuner.hosts.systemd.paths import drop_in_path, object_path, slice_cgroup
+from tuner.hosts.systemd.paths import drop_in_path, object_path, shown_words, slice_cgroup
 from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.unit import ExecLine, Unit, parse_unit, read_unit
 from tuner.model.host import CommandResult
@@ -291,3 +291,5 @@ def test_things_of_a_unit_lie_where_systemd_puts_them() -> None:
     assert drop_in_path(NAME) == f"/run/systemd/system/{NAME}.d/zzzz-tuner.conf"
     assert slice_cgroup("system-demo.slice") == "/system.slice/system-demo.slice"
     assert slice_cgroup("-.slice") == ""
+    assert shown_words('/a.conf "/b\\\\x2d c.conf"') == ("/a.conf", "/b\\x2d c.conf")
+    assert shown_words("/it's/a.conf /b") == ("/it's/a.conf", "/b")

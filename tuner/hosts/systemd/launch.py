@@ -94,8 +94,8 @@ class Launch:
                 if lost is not None:
                     raise lost
                 msg = (
-                    f"unit {self._unit}: systemd did not start it ({look.active_state}, result {look.result}): "
-                    f"see `systemctl status {self._unit}`"
+                    f"unit {self._unit}: systemd did not start it ({look.active_state}, result {look.result}; does a "
+                    f"condition of the unit not hold?): see `systemctl status {self._unit}`"
                 )
                 raise HostFault(msg)
             if waited_s > _EXEC_TIMEOUT_S:

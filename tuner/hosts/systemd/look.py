@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.errors import HostFault
-from tuner.hosts.systemd.paths import drop_in_path, slice_cgroup
+from tuner.hosts.systemd.paths import drop_in_path, shown_words, slice_cgroup
 from tuner.model.host import Activity, CommandResult
 from tuner.model.trial import ServiceIdentity
 from tuner.ports import HostTransport
@@ -137,7 +137,7 @@ def parse_look(unit: str, result: CommandResult) -> Look:
                 exec_main_status=int(said["ExecMainStatus"]),
                 restarts=int(said["NRestarts"]),
                 restart=said["Restart"],
-                drop_in_paths=tuple(said["DropInPaths"].split()),
+                drop_in_paths=shown_words(said["DropInPaths"]),
                 control_group=said["ControlGroup"],
                 slice=said["Slice"],
                 has_job=said.get("Job", "") not in {"", "0"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 DROP_IN = "zzzz-tuner.conf"
 """Drop-ins apply in the order of their file names, whichever of /etc and /run they lie in: a name that
 sorts early would lose to the ``override.conf`` that ``systemctl edit`` makes."""
@@ -39,3 +41,11 @@ def slice_cgroup(slice_name: str) -> str:
         return ""
     parts = stem.split("-")
     return "".join(f"/{'-'.join(parts[: end + 1])}.slice" for end in range(len(parts)))
+
+
+def shown_words(text: str) -> tuple[str, ...]:
+    """Return the entries of an array as ``systemctl show`` prints it: those with a special character are quoted."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:  # no shell would read it, so systemctl did not quote it
+        return tuple(text.split())

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tuner.errors import HostFault, PreflightError
 from tuner.hosts.systemd.definition import EnvironmentFile, ExecLine, Unit
 from tuner.hosts.systemd.expansion import parse_environment_file
-from tuner.hosts.systemd.paths import object_path
+from tuner.hosts.systemd.paths import object_path, shown_words
 from tuner.hosts.systemd.root import Root
 from tuner.model.host import CommandResult
 from tuner.ports import HostTransport
@@ -158,7 +158,7 @@ def parse_unit(unit: str, text: str) -> Unit:
     if number is None or int(number.group()) < OLDEST:
         msg = f"systemd {version} on this host is too old: {OLDEST} or later is needed"
         raise PreflightError(msg)
-    words = {name: tuple(properties.get(name, "").split()) for name in ("DropInPaths", "OnFailure", "TriggeredBy")}
+    words = {name: shown_words(properties.get(name, "")) for name in ("DropInPaths", "OnFailure", "TriggeredBy")}
     return Unit(
         name=unit,
         id=properties.get("Id", unit),
