@@ -22,6 +22,7 @@ BEFORE_FILE = "before"
 RUNNING, STOPPED = "running", "stopped"
 MADE, KEPT = "made", "kept"
 
+_STOP_TIMEOUT_S = 120.0  # longer than the 90 s that systemd gives a service by default
 _LONGEST_STEM = 200  # a unit's name may have 255 characters, and prefix and suffix want some
 
 # $1 unit; $2 the lease's folder; $3 the timer's name; $4 our drop-in
@@ -111,6 +112,7 @@ def arm_command(unit: str, folder: str, terms: LeaseTerms) -> Argv:
         f"--on-unit-active={every}",
         "--timer-property=AccuracySec=1s",
         "--property=LogLevelMax=notice",  # else the journal tells of every look
+        "--property=StartLimitIntervalSec=0",  # a short period would soon use up the starts systemd allows
         "--collect",
         "/bin/sh",
         f"{folder}/{SCRIPT_FILE}",
@@ -121,15 +123,14 @@ def arm_command(unit: str, folder: str, terms: LeaseTerms) -> Argv:
     )
 
 
-def disarm_commands(unit: str) -> tuple[Argv, Argv]:
-    """Return the commands that end the timer, and a restore that it may have begun."""
-    units = (timer_name(unit), service_name(unit))
-    return ("systemctl", "stop", *units), ("systemctl", "reset-failed", *units)
+def disarm_command(unit: str) -> Argv:
+    """Return the command that ends the timer, and a restore that it may have begun."""
+    return ("systemctl", "stop", timer_name(unit), service_name(unit))
 
 
 def commands(unit: str, folder: str, terms: LeaseTerms) -> tuple[Argv, ...]:
     """List every command that a dead-man runs as root; the script itself runs as a service of systemd."""
-    return (arm_command(unit, folder, terms), *disarm_commands(unit))
+    return (arm_command(unit, folder, terms), disarm_command(unit))
 
 
 class DeadMan:
@@ -173,9 +174,8 @@ class DeadMan:
         Raises:
             HostFault: the timer could not be stopped.
         """
-        stop, forget = disarm_commands(self._unit)
-        result = await self._root.run(stop, timeout_s=120.0)
+        stop = disarm_command(self._unit)
+        result = await self._root.attempt(stop, timeout_s=_STOP_TIMEOUT_S)  # fails where there is nothing to stop
         if result.status != 0 and await self.is_armed():
             msg = f"{self._unit}: the dead-man cannot be disarmed: {failure(stop, result)}"
             raise HostFault(msg)
-        await self._root.run(forget)  # of units that are not loaded any more, it fails

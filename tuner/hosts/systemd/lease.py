@@ -84,17 +84,18 @@ class LeaseFolder:
             LeaseHeld: somebody else has it.
             HostFault: it cannot be written.
         """
+        seen = Seen()  # first as if it were free, which it mostly is
         for _ in range(_TRIES):
-            seen = await self.look()
             if self.is_mine(seen):
                 may, wanted = Grant(must_have_run_out=False, remark=""), self._mine
             else:
                 may = grant(seen, holder, self._place)
                 wanted = write_holder(holder, uuid.uuid4().hex)
-            condition = "expired" if may.must_have_run_out else ""
+            condition = "expired" if may.must_have_run_out else ("" if seen.exists else "free")
             if await self._script(TAKE, _whole(lasts_s), seen.text, condition, wanted) == "taken":
                 self._mine = wanted
                 return may.remark
+            seen = await self.look()
         msg = f"{self._place}: the lease changed hands {_TRIES} times while we asked for it: run the same command again"
         raise HostFault(msg)
 
@@ -115,8 +116,23 @@ class LeaseFolder:
             LeaseLost: it is no longer ours.
             HostFault: it cannot be written.
         """
-        if not self._mine or await self._script(KEEP, name, self._mine, stdin=content) != "kept":
+        if not self._mine or await self._script(KEEP, name, self._mine, str(len(content)), stdin=content) != "kept":
             raise LeaseLost(await self._who_has_it())
+
+    async def read(self, name: str) -> str | None:
+        """Return a file of the folder, whosever the lease is; None: it is not there.
+
+        Raises:
+            HostFault: it cannot be read.
+        """
+        path = f"{self._folder}/{name}"
+        result = await self._transport.run(("cat", path))
+        if result.status == 0:
+            return result.stdout
+        if "No such file" not in result.stderr and (await self._transport.run(("test", "-e", path))).status == 0:
+            msg = f"{self._place}: {path} cannot be read: {_reason(result)}"
+            raise HostFault(msg)
+        return None
 
     async def drop(self) -> None:
         """Give the lease back; one that is no longer ours stays with whoever has it.

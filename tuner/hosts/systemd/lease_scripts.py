@@ -9,7 +9,12 @@ sudo=$1 folder=$2 parent=${2%/*}
 root() { if [ -n "$sudo" ]; then sudo -n -- "$@"; else "$@"; fi; }
 put() {
     root install -m 0644 /dev/null "$folder/$1.new" </dev/null && root tee "$folder/$1.new" >/dev/null &&
-        root mv -fT "$folder/$1.new" "$folder/$1"
+        has_size "$folder/$1.new" "$2" && root mv -fT "$folder/$1.new" "$folder/$1"
+}
+has_size() {
+    [ -z "$2" ] || [ "$(wc -c <"$1")" -eq "$2" ] && return
+    echo "$1 was cut short" >&2
+    return 1
 }
 uptime_s() { read -r up rest </proc/uptime && echo "${up%%.*}"; }
 extend() { now=$(uptime_s) && echo "$((now + $1))" | put expires; }
@@ -32,7 +37,8 @@ echo "$(uptime_s) ${expires:-0}"
 holder
 """
 )
-# $3 how long, s; $4 whose lease it is now, empty: nobody's; $5 "expired" where it must have run out; $6 whose then
+# $3 how long, s; $4 whose lease it is now, empty: nobody's; $5 "free" where no folder may be there, "expired"
+# where it must have run out; $6 whose it is then
 TAKE = (
     _PRELUDE
     + """
@@ -40,6 +46,7 @@ TAKE = (
 lock
 if is_held_by "$6"; then extend "$3" && echo taken; exit; fi
 if ! is_held_by "$4"; then echo changed; exit; fi
+if [ "$5" = free ] && [ -d "$folder" ]; then echo changed; exit; fi
 if [ "$5" = expired ] && [ "$(uptime_s)" -lt "$(cat "$folder/expires" 2>/dev/null || echo 0)" ]; then
     echo changed
     exit
@@ -59,12 +66,13 @@ lock
 if is_held_by "$4"; then extend "$3" && echo renewed; else echo changed; fi
 """
 )
+# standard input ends early when the connection is lost: $5 says how long it is, in bytes
 KEEP = (
     _PRELUDE
     + """
 [ -d "$parent" ] || { echo changed; exit; }
 lock
-if is_held_by "$4"; then put "$3" && echo kept; else echo changed; fi
+if is_held_by "$4"; then put "$3" "$5" && echo kept; else echo changed; fi
 """
 )
 DROP = (

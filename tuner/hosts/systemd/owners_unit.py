@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tuner.errors import HostFault, PreflightError
 from tuner.hosts.systemd.paths import drop_in_folder, drop_in_path
-from tuner.hosts.systemd.root import RELOAD, Argv, Root, stop_command
+from tuner.hosts.systemd.root import RELOAD, Argv, Root, reset_command, stop_command
 from tuner.hosts.systemd.snapshot import Snapshot, snapshot
 from tuner.hosts.systemd.unit import Unit, read_unit
 from tuner.ports import Clock, HostTransport
@@ -38,11 +38,6 @@ def remove_commands(unit: str) -> tuple[Argv, Argv]:
 def restart_command(unit: str) -> Argv:
     """Return the command that queues a restart."""
     return ("systemctl", "restart", "--no-block", unit)
-
-
-def reset_command(unit: str) -> Argv:
-    """Return the command that forgets a failure, and how often the unit was started lately."""
-    return ("systemctl", "reset-failed", unit)
 
 
 def cat_command(unit: str) -> Argv:
@@ -93,12 +88,10 @@ class OwnersUnit:
         except PreflightError as error:
             raise HostFault(str(error)) from error
 
-    async def has_drop_in(self) -> bool:
-        """Whether a trial's drop-in is there, or in force."""
-        # As the file, or in systemd's memory when somebody removed the file only.
-        if await self.holds("-e", drop_in_path(self._unit)):
-            return True
-        return drop_in_path(self._unit) in (await self.read()).drop_in_paths
+    async def has_drop_in(self, unit: Unit | Snapshot) -> bool:
+        """Whether a trial's drop-in is there, or in force: in systemd's memory when somebody removed the file only."""
+        path = drop_in_path(self._unit)
+        return path in unit.drop_in_paths or await self.holds("-e", path)
 
     async def remove_drop_in(self, *, made_folder: bool) -> None:
         """Remove a trial's drop-in; what runs goes on.
@@ -109,7 +102,7 @@ class OwnersUnit:
         Raises:
             HostFault: it cannot be removed.
         """
-        is_there = await self.has_drop_in()
+        is_there = await self.has_drop_in(await self.read())
         remove, remove_folder = remove_commands(self._unit)
         await self._root.require(remove)
         if made_folder and await self.holds("-d", drop_in_folder(self._unit)):
@@ -126,7 +119,7 @@ class OwnersUnit:
         now = await self.look()
         if now.is_up and now.invocation_id == before.invocation_id:
             return now.invocation_id
-        await self._root.run(reset_command(self._unit))  # of a unit that has not failed, it may say so
+        await self._root.attempt(reset_command(self._unit))  # of a unit that has not failed, it may say so
         await self._root.require(restart_command(self._unit))
         await self._until_stopped(invocation_id=now.invocation_id)
         deadline_s = self._clock.monotonic_s() + _START_TIMEOUT_S
@@ -153,7 +146,7 @@ class OwnersUnit:
             await self._root.require(stop_command(self._unit))
             await self._until_stopped(invocation_id=None)
         if (await self.look()).state == "failed":
-            await self._root.run(reset_command(self._unit))
+            await self._root.attempt(reset_command(self._unit))
 
     async def _until_stopped(self, *, invocation_id: str | None) -> None:
         """Wait until the unit is stopped; one of another invocation than this has been, and was started again."""
@@ -190,15 +183,18 @@ class OwnersUnit:
             result=shown.get("Result", ""),
         )
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self, unit: Unit) -> Snapshot:
         """Keep what the unit is now.
+
+        Args:
+            unit: as it was just read.
 
         Raises:
             HostFault: systemd did not answer.
         """
         has_folder = await self.holds("-d", drop_in_folder(self._unit))
-        text = await self._root.run(cat_command(self._unit))
-        return snapshot(await self.read(), text.stdout if text.status == 0 else None, has_folder=has_folder)
+        text = await self._root.attempt(cat_command(self._unit))
+        return snapshot(unit, text.stdout if text.status == 0 else None, has_folder=has_folder)
 
     async def holds(self, test: str, path: str) -> bool:
         """Whether ``test -e`` (``-d``) holds for a path on the host."""

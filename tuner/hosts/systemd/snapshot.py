@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tuner.hosts.systemd.deadman import KEPT, MADE, RUNNING, STOPPED
-from tuner.hosts.systemd.paths import drop_in_path
 from tuner.hosts.systemd.unit import ExecLine, Unit
 
 _NO_INVOCATION = "-"
@@ -20,7 +19,6 @@ class Snapshot:
     """A unit at one moment, as far as its owner would mind a difference.
 
     Attributes:
-        drop_in_paths: without a trial's.
         unit_file_state: whether it is enabled, in systemd's word.
         is_running: or on its way: a restart loop between two lives counts.
         exec_start: as systemd holds it, before it replaces variables.
@@ -51,7 +49,7 @@ def snapshot(unit: Unit, text: str | None, *, has_folder: bool) -> Snapshot:
     """
     return Snapshot(
         fragment_path=unit.fragment_path,
-        drop_in_paths=tuple(path for path in unit.drop_in_paths if path != drop_in_path(unit.name)),
+        drop_in_paths=unit.drop_in_paths,
         unit_file_state=unit.unit_file_state,
         is_running=unit.is_active,
         exec_start=unit.exec_start,

@@ -11,7 +11,6 @@ from tuner.hosts.systemd import deadman, lease, owners_unit
 from tuner.hosts.systemd.deadman import BEFORE_FILE, SCRIPT, SCRIPT_FILE, DeadMan
 from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.hosts.systemd.owners_unit import OwnersUnit
-from tuner.hosts.systemd.paths import drop_in_path
 from tuner.hosts.systemd.root import Argv, Root
 from tuner.hosts.systemd.snapshot import Snapshot, differences, read_before, restarted, write_before
 from tuner.hosts.systemd.unit import Unit
@@ -57,7 +56,6 @@ class UnitTenancy:
     def __init__(
         self, transport: HostTransport, root: Root, unit: str, holder: Holder, terms: LeaseTerms, clock: Clock
     ) -> None:
-        self._transport = transport
         self._unit = unit
         self._owners = OwnersUnit(transport, root, unit, clock)
         self._holder = holder
@@ -81,26 +79,22 @@ class UnitTenancy:
             with contextlib.suppress(LeaseLost):  # in between; then it is taken like any other
                 await self.renew()
                 return Entered(secrets=_secrets(await self._owners.read()))
-        unit = await self._owners.read()
-        if not unit.is_found:
-            msg = f"unit {self._unit} is not on this host ({unit.load_state}): look with `systemctl list-unit-files`"
-            raise HostFault(msg)
         taken_over = await self._lease.take(self._holder, self._terms.lasts_s)
         remarks = [taken_over] if taken_over else []
         try:
             kept = await self._kept()
-            before, left = await self._settle(kept)
+            before, unit, left = await self._settle(kept)
             if kept is None:
                 await self._lease.keep(BEFORE_FILE, write_before(before))
             await self._lease.keep(SCRIPT_FILE, SCRIPT.encode())
             async with self._arming:
                 await self._dead_man.arm()
+            await self._lease.renew(self._terms.lasts_s)  # all this may have taken a good part of a short lease
         except BaseException:
             if not taken_over:  # nothing else has been changed; a lease taken over says what its holder changed
                 await self._give_up()
             raise
         self._before = before
-        unit = await self._owners.read()
         return Entered(secrets=_secrets(unit), remarks=(*remarks, *left, *_warnings(unit)))
 
     async def renew(self) -> None:
@@ -160,35 +154,38 @@ class UnitTenancy:
         if seen.text and not is_mine:
             return  # the next holder's to restore
         before = self._before or (await self._kept() if is_mine else None)
-        after = await self._owners.snapshot() if before is not None else None
+        after = await self._owners.snapshot(await self._owners.read())
         if is_mine:
-            if after is not None and drop_in_path(self._unit) in after.drop_in_paths:
+            if await self._owners.has_drop_in(after):
                 msg = f"{self._unit}: the trial's drop-in is still there: restore it first"
                 raise HostFault(msg)
             await self._dead_man.disarm()
             await self._lease.drop()
         self._before = None
-        found = () if before is None or after is None else differences(before, after)
+        found = () if before is None else differences(before, after)
         if found:
             msg = f"{self._unit} is not what it was before: {'; '.join(found)}: see `systemctl cat {self._unit}`"
             raise RestoreFailed(msg)
 
     # ------------------------------------------------------------------ what was there
 
-    async def _settle(self, kept: Snapshot | None) -> tuple[Snapshot, list[str]]:
-        """Remove what a killed run left, and know what was there before it; return remarks too."""
-        is_left = await self._owners.has_drop_in()
+    async def _settle(self, kept: Snapshot | None) -> tuple[Snapshot, Unit, list[str]]:
+        """Remove what a killed run left, and know what was there before it; return the unit and remarks too."""
+        unit = await self._owners.read()
+        if not unit.is_found:
+            msg = f"unit {self._unit} is not on this host ({unit.load_state}): look with `systemctl list-unit-files`"
+            raise HostFault(msg)
+        is_left = await self._owners.has_drop_in(unit)
         if is_left:
             await self._owners.remove_drop_in(made_folder=kept is None or not kept.has_folder)
-        remarks = [f"{self._unit}: the drop-in of a run that was killed was removed"] if is_left else []
-        if kept is not None:
-            return kept, remarks
-        before = await self._owners.snapshot()
-        if is_left:
+            unit = await self._owners.read()
+        before = kept or await self._owners.snapshot(unit)
+        if is_left and kept is None:
             # Nobody knows what ran: a trial's server, or an enabled unit, tells that something did.
             is_running = before.is_running or before.unit_file_state == "enabled"
             before = replace(before, is_running=is_running, invocation_id="")
-        return before, remarks
+        remarks = [f"{self._unit}: the drop-in of a run that was killed was removed"] if is_left else []
+        return before, unit, remarks
 
     async def _give_up(self) -> None:
         with contextlib.suppress(HostFault):
@@ -196,10 +193,8 @@ class UnitTenancy:
             await self._lease.drop()
 
     async def _kept(self) -> Snapshot | None:
-        path = f"{lease_folder(self._unit)}/{BEFORE_FILE}"
-        if not await self._owners.holds("-e", path):
-            return None
-        return read_before((await self._transport.read_file(path)).decode(errors="replace"))
+        content = await self._lease.read(BEFORE_FILE)
+        return None if content is None else read_before(content)
 
     async def _as_it_is(self, *, is_healing: bool) -> Original:
         """Say what there is without a lease of ours, once the dead-man has done what it is about."""
