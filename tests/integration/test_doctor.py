@@ -33,7 +33,7 @@ COMMAND = f"{HOME}/bin/sglang serve --model-path m --host 0.0.0.0 --port {PORT} 
 
 SNAPSHOT = """
 find /etc /srv /opt /tmp /var/tmp /var/lib/systemd /run/systemd/system /run/systemd/transient /run/tuner \
-    -printf '%p %m %U %s %T@ %C@\\n' 2>/dev/null | sort
+    -mindepth 1 -printf '%p %m %U %s %T@ %C@\\n' 2>/dev/null | grep -v /run/systemd/transient/session- | sort
 systemctl list-unit-files --no-legend --no-pager
 systemctl list-units --all --no-legend --no-pager --plain | grep -v -e '^session-' -e '^user' -e '^run-user-'
 systemctl show "$1" -p ActiveState,MainPID,InvocationID,NRestarts,DropInPaths,FragmentPath,UnitFileState
@@ -79,15 +79,21 @@ def wait_serving(rig: Rig) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _passable_home(rig: Rig) -> None:
-    """The simulated programs run on the tests' own Python, which may lie below root's home."""
+def _for_everybody(rig: Rig) -> None:
+    let_everybody(rig)
+
+
+def let_everybody(rig: Rig) -> None:
+    """Let every user run the simulated nvidia-smi, as the real one: its Python may lie below root's home."""
     rig.run("chmod", "711", "/root", check=True)
+    rig.run("chmod", "-R", "a+rwX", str(HOME), check=True)
 
 
 @pytest.fixture
 def serving(rig: Rig) -> Rig:
     rig.install_unit()
     wait_serving(rig)
+    let_everybody(rig)
     return rig
 
 
