@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.hosts.shell.scripts import COMMON
+from tuner.hosts.shell.scripts import COMMON, PROCESSES
 
 LOOK = (
     COMMON
@@ -41,7 +41,7 @@ fi
 )
 
 STOP = (
-    COMMON
+    PROCESSES
     + r"""
 # DIRECTORY MARK. Asks every server to end and prints the tokens of those that were asked just now.
 t_kept=' '
@@ -67,19 +67,19 @@ done
 )
 
 KILL = (
-    COMMON
+    PROCESSES
     + r"""
 # DIRECTORY MARK WHOM KEEP. WHOM: 'servers', or 'all' with their supervisors. The start KEEP is spared.
-t_kept=" $(carriers "$2:m:$4:") $(carriers "$2:s:$4") "
 for t_folder in "$1"/start-*; do
     [ "${t_folder##*/start-}" != "$4" ] && supervised "$t_folder" || continue
     ! is_alive "$t_main" "$t_main_start" || kill -KILL "$t_main" 2>/dev/null
     signal_all KILL $(in_session "$t_sup" "$2")
 done
-t_doomed=
-[ "$3" != all ] || t_doomed=$(carriers "$2:s:")
-for t_pid in $t_doomed $(carriers "$2:m:"); do
-    for t_one in $t_kept; do [ "$t_one" != "$t_pid" ] || continue 2; done
+marks "$2:" | while read -r t_pid t_value; do
+    case $t_value in
+    *:"$4" | *:"$4":*) continue ;;
+    "$2":s:*) [ "$3" = all ] || continue ;;
+    esac
     kill -KILL "$t_pid" 2>/dev/null
 done
 :
@@ -87,33 +87,31 @@ done
 )
 
 SCAN = (
-    COMMON
+    PROCESSES
     + r"""
-# DIRECTORY MARK TOKEN. Prints a line for each process of ours: s(upervisor) or m(ember), whether it belongs
-# to the start TOKEN, PID, command line.
+# DIRECTORY MARK TOKEN WORDS. Prints a line for each process of ours: s(upervisor) or m(ember), whether it
+# belongs to the start TOKEN, PID, and with WORDS the command line.
 show() {
-    t_kind=$1 t_own=$2
-    shift 2
-    for t_pid; do
-        case $t_shown in *" $t_pid "*) continue ;; esac
-        t_shown="$t_shown$t_pid "
-        look_at "$t_pid" || continue
-        case $t_state in Z | X) continue ;; esac
-        printf '%s %s %s ' "$t_kind" "$t_own" "$t_pid"
-        { tr '\000\n' '  ' <"/proc/$t_pid/cmdline" | head -c 300; } 2>/dev/null
-        echo
-    done
+    look_at "$3" || return
+    case $t_state in Z | X) return ;; esac
+    printf '%s %s %s ' "$1" "$2" "$3"
+    [ -z "$t_words" ] || { tr '\000\n' '  ' <"/proc/$3/cmdline" | head -c 300; } 2>/dev/null
+    echo
 }
-t_shown=' '
-show m 1 $(carriers "$2:m:$3:")
-show s 1 $(carriers "$2:s:$3")
-show m 0 $(carriers "$2:m:")
-show s 0 $(carriers "$2:s:")
+t_words=$4
+marks "$2:" | while read -r t_pid t_value; do
+    t_own=0
+    case $t_value in *:"$3" | *:"$3":*) t_own=1 ;; esac
+    case $t_value in
+    "$2":s:*) show s "$t_own" "$t_pid" ;;
+    *) show m "$t_own" "$t_pid" ;;
+    esac
+done
 for t_folder in "$1"/start-*; do
     supervised "$t_folder" || continue
     t_own=0
     [ "${t_folder##*/start-}" != "$3" ] || t_own=1
-    show m "$t_own" $(in_session "$t_sup" "$2")
+    for t_pid in $(in_session "$t_sup" "$2"); do show m "$t_own" "$t_pid"; done
 done
 :
 """

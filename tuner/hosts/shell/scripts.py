@@ -64,13 +64,35 @@ supervised() {
     read_boot
     load "$1" && [ "$t_boot" = "$t_now" ] && is_alive "$t_sup" "$t_sup_start"
 }
+"""
 
-# Prints the PIDs of all processes that were executed with a TUNER_SERVICE that begins with $1.
-carriers() {
-    for t_file in $(grep -l -s -F -e "TUNER_SERVICE=$1" /proc/[0-9]*/environ); do
+PROCESSES = (
+    COMMON
+    + r"""
+# A grep that does not look behind a zero byte would find nothing of ours.
+t_grep=
+! printf 'a\000b' | grep -q -z -F -e b 2>/dev/null || t_grep=-z
+
+# Prints PID and mark of each process that was executed with a TUNER_SERVICE that begins with $1. Each
+# environment is read once: that of a process which is just being executed is empty for a moment.
+marks() {
+    if [ -n "$t_grep" ]; then
+        grep -s -z -o -H -e "TUNER_SERVICE=$1.*" /proc/[0-9]*/environ | tr '\000' '\n'
+    else
+        for t_file in /proc/[0-9]*/environ; do
+            { tr '\000' '\n' <"$t_file" | grep -e "^TUNER_SERVICE=$1" | head -n 1 | while read -r t_line; do
+                echo "$t_file:$t_line"
+            done; } 2>/dev/null
+        done
+    fi | while IFS=: read -r t_file t_line; do
         t_file=${t_file#/proc/}
-        echo "${t_file%/environ}"
+        echo "${t_file%/environ} ${t_line#TUNER_SERVICE=}"
     done
+}
+
+# Prints the PIDs alone.
+carriers() {
+    marks "$1" | while read -r t_pid t_line; do echo "$t_pid"; done
 }
 
 # Prints the PIDs of session $1 that are not a supervisor's of mark $2: also those that lost their environment.
@@ -78,7 +100,8 @@ in_session() {
     for t_file in /proc/[0-9]*; do
         look_at "${t_file#/proc/}" && [ "$t_session" = "$1" ] || continue
         case $t_state in Z | X) continue ;; esac
-        grep -q -s -F -e "TUNER_SERVICE=$2:s:" "$t_file/environ" || echo "${t_file#/proc/}"
+        { tr '\000' '\n' <"$t_file/environ" | grep -q -e "^TUNER_SERVICE=$2:s:"; } 2>/dev/null ||
+            echo "${t_file#/proc/}"
     done
 }
 
@@ -89,9 +112,10 @@ signal_all() {
     for t_pid; do kill "-$t_signal" "$t_pid" 2>/dev/null; done
 }
 """
+)
 
 START = (
-    COMMON
+    PROCESSES
     + r"""
 # DIRECTORY TOKEN MARK DELAY EXPIRES LAUNCH SUPERVISE SERVER WATCH; the order on standard input.
 # Says how it went in one word, then the status line, and why on a third. A token starts one server at most,
@@ -138,7 +162,7 @@ while [ "$t_tries" -lt 400 ]; do
         # Executed: until then the environment is still the supervisor's. It cannot be seen where the program
         # has more rights than we have.
         if [ "$t_phase" != running ] || [ "$t_tries" -gt 300 ] ||
-            grep -q -s -F -e "TUNER_SERVICE=$t_mark:m:$t_token:$t_invocation" "/proc/$t_main/environ"; then
+            carriers "$t_mark:m:$t_token:$t_invocation" | grep -q -x -e "$t_main"; then
             load "$t_folder"
             [ "$t_phase" = refused ] && t_word=refused
             echo "$t_word"
@@ -164,7 +188,7 @@ LAUNCH = r"""
 """
 
 SUPERVISE = (
-    COMMON
+    PROCESSES
     + r"""
 # FOLDER MARK TOKEN DELAY EXPIRES UMASK SERVER WATCH
 t_folder=$1 t_mark=$2 t_token=$3 t_delay=$4 t_expires=$5 t_umask=$6
@@ -174,7 +198,7 @@ insist() {
     t_tries=0
     until record "$t_folder"; do
         t_tries=$((t_tries + 1))
-        if [ "$t_tries" -ge 200 ]; then
+        if [ "$t_tries" -ge 60 ]; then
             bury 0
             exit 1
         fi
@@ -217,8 +241,9 @@ t_watch=$!
 t_own_start=$t_sup_start
 while :; do
     read -r t_next </proc/sys/kernel/random/uuid
-    sh -c "$7" tuner-server "$t_folder" "$t_mark" "$t_token" "$t_next" "$t_restarts" "$t_umask" "$t_delay" \
-        >>"$t_folder/log" 2>&1
+    # Redirected below this shell, whose own word on a death by signal does not belong in the log.
+    (exec sh -c "$7" tuner-server "$t_folder" "$t_mark" "$t_token" "$t_next" "$t_restarts" "$t_umask" "$t_delay" \
+        >>"$t_folder/log" 2>&1)
     t_result=$?
     load "$t_folder"
     t_code=$t_result
@@ -261,7 +286,8 @@ rm -f -- "$t_folder/order"
 t_phase=$t_end
 insist
 [ "$t_end" != expired ] || (drop_lease)
-signal_all KILL "$t_watch" $(carriers "$t_mark:s:$t_token:watch")
+signal_all KILL "$t_watch"
+signal_all KILL $(carriers "$t_mark:s:$t_token:watch")
 """
 )
 
@@ -298,12 +324,17 @@ if ! command -v "$1" >/dev/null 2>&1; then
     exit 127
 fi
 umask "$t_umask"
+# In dash and busybox a program that cannot be executed ends the shell, through the trap. In bash only the
+# next line is reached, and only when it is asked for that.
+shopt -s execfail 2>/dev/null
 exec "$@"
+: >"$t_folder/refused"
+exit 126
 """
 )
 
 WATCH = (
-    COMMON
+    PROCESSES
     + r"""
 # FOLDER MARK TOKEN EXPIRES: ends the server when its lease has run out, or when its supervisor is killed.
 t_folder=$1 t_mark=$2 t_token=$3 t_expires=$4

@@ -166,7 +166,10 @@ class ShellServiceManager:
             msg = f"{self._folder}: somebody deleted what says how the server fares: stop it and start again"
             raise HostFault(msg)
         if not look.supervised and phase in {Phase.STARTING, Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING}:
-            msg = f"{self._folder}: somebody killed the server's supervisor: stop the server and start again"
+            msg = (
+                f"{self._folder}: the server's supervisor was killed, or found the disk full: "
+                "see to that disk, then stop the server and start again"
+            )
             raise HostFault(msg)
 
     # ------------------------------------------------------------------ log
@@ -203,7 +206,8 @@ class ShellServiceManager:
         if self._token in asked.split():
             self._stopped = True
         began_s = self._clock.monotonic_s()
-        while found := await self._scan():
+        # Twice, because a process that is just being executed shows no environment.
+        while found := await self._scan() or await self._scan():
             waited_s = self._clock.monotonic_s() - began_s
             if waited_s >= grace_s + _SUPERVISOR_S + _UNKILLABLE_S:
                 msg = f"{self._directory}: processes survive SIGKILL: {_names(found)}: the host needs a reboot"
@@ -254,7 +258,7 @@ class ShellServiceManager:
         """Return the PIDs of the running server: what carries its mark, and what is in its session."""
         if self._token is None or self._ended is not None:
             return frozenset()
-        return frozenset(one.pid for one in await self._scan() if one.current and not one.supervisor)
+        return frozenset(one.pid for one in await self._scan(words="") if one.current and not one.supervisor)
 
     async def _left(self) -> tuple[Found, ...]:
         found = await self._scan()
@@ -268,8 +272,8 @@ class ShellServiceManager:
             return False
         return (await self._look()).supervised
 
-    async def _scan(self) -> tuple[Found, ...]:
-        printed = await self._shell.run(looks.SCAN, self._directory, self._mark, self._token or "-")
+    async def _scan(self, words: str = "words") -> tuple[Found, ...]:
+        printed = await self._shell.run(looks.SCAN, self._directory, self._mark, self._token or "-", words)
         try:
             return read_scan(printed)
         except ValueError as error:

@@ -142,8 +142,10 @@ def read_scan(text: str) -> tuple[Found, ...]:
     Raises:
         ValueError: it did not print that.
     """
-    found = []
-    for line in text.splitlines():
-        kind, own, pid, command = line.split(" ", 3)
-        found.append(Found(pid=int(pid), command=command.strip(), supervisor=kind == "s", current=own == "1"))
-    return tuple(found)
+    found: dict[int, Found] = {}
+    for line in text.split("\n")[:-1]:
+        kind, own, number, command = line.split(" ", 3)
+        pid = int(number)
+        one = Found(pid=pid, command=command.strip(), supervisor=kind == "s", current=own == "1")
+        found.setdefault(pid, one)  # what its session says of it comes after what it says itself
+    return tuple(found.values())
