@@ -141,6 +141,17 @@ def test_all_of_eight_commands_can_be_cancelled_together(sshd: Sshd, tmp_path: P
     asyncio.run(scenario())
 
 
+def test_a_host_that_allows_few_sessions_runs_the_commands_one_after_another(tmp_path: Path) -> None:
+    async def scenario(sshd: Sshd) -> list[str]:
+        transport = SshTransport(sshd.login)
+        results = await asyncio.gather(*(transport.run(("sh", "-c", f"sleep 0.2; echo {n}")) for n in range(8)))
+        await transport.close()
+        return [result.stdout.strip() for result in results]
+
+    with Sshd(tmp_path / "sshd", options="MaxSessions 2\n") as sshd:
+        assert asyncio.run(scenario(sshd)) == [str(n) for n in range(8)]
+
+
 def test_what_login_scripts_print_is_not_taken_for_the_commands_own(tmp_path: Path) -> None:
     noise = tmp_path / "noise"
     noise.write_text("echo noise; echo more noise >&2\n")

@@ -294,6 +294,12 @@ def test_a_configuration_that_ssh_refuses_is_cited(sshd: Sshd) -> None:
         say(sshd.login)
 
 
+def test_a_machine_without_ssh_is_told_what_to_install(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(TransportFault, match="install openssh-client"):
+        say(sshd.login)
+
+
 def test_a_name_that_is_not_known_is_said_so(sshd: Sshd) -> None:
     with pytest.raises(TransportFault, match=r"name no-such-host.invalid is not known"):
         say(replace(sshd.login, host="no-such-host.invalid"))

@@ -108,7 +108,7 @@ def test_a_host_that_was_there_is_tried_for_a_minute_with_growing_pauses() -> No
     host = FakeHost(losses=iter([LOST]), refusals=iter([None, *[LOST] * 1000]))
     with pytest.raises(TransportFault, match=r"gone: not back after 60 s"):
         run_on(host)
-    assert 10 <= host.tries <= 25
+    assert 12 <= host.tries <= 35
 
 
 def test_a_host_that_comes_back_within_the_minute_is_gone_on_with() -> None:
@@ -150,12 +150,12 @@ def test_a_connection_that_breaks_again_and_again_is_given_up() -> None:
     host = FakeHost(losses=iter([LOST] * 100_000))
     with pytest.raises(TransportFault, match=r"again and again for 60 s"):
         run_on(host)
-    assert 10 <= host.tries <= 25
+    assert 12 <= host.tries <= 35
 
 
 @given(st.integers(0, 100), st.floats(0.0, 1.0))
 def test_pauses_grow_to_a_limit_and_differ_between_hosts(tries: int, jitter: float) -> None:
     pause_s = backoff_s(tries, jitter)
-    assert 0.125 <= pause_s <= 8.0
+    assert 0.125 <= pause_s <= 5.0
     assert pause_s <= backoff_s(tries + 1, jitter)
     assert backoff_s(tries, 0.0) * 2 == backoff_s(tries, 1.0)

@@ -19,6 +19,7 @@ from tuner.hosts.ssh.paramiko_edge import ByteStream, Link
 from tuner.hosts.ssh.session import Order, Wake
 from tuner.hosts.ssh.stream import Heard, ProxyStream, connect
 
+_TCP_S = 5.0  # three packets; one that waits longer only comes late to a network that is back
 _LOOKS = 20  # at a silent connection, until it counts as lost
 
 
@@ -115,7 +116,8 @@ class Connection:
             return self._via.forward(self.login.hostname, self.login.port)
         if self.login.proxy_command is not None:
             return ProxyStream(self.login)
-        return connect(self.login, self._timeout_s, self._patience.silence_s)
+        timeout_s = self.login.connect_timeout_s or min(self._patience.connect_s, _TCP_S)
+        return connect(self.login, timeout_s, self._patience.silence_s)
 
     def _linked(self) -> Link:
         login = self.login

@@ -69,7 +69,7 @@ def execute(link: Link, where: str, order: Order, wake: Wake) -> Output:
     """
     token = secrets.token_hex(8)
     line = command.command_line(order.argv, token)
-    session = _opened(link, _OPEN_TIMEOUT_S)
+    session = _opened(link, _OPEN_TIMEOUT_S, wake)
     running = _Running(session, token, order.stdin)
     try:
         session.execute(line, wake)
@@ -81,7 +81,7 @@ def execute(link: Link, where: str, order: Order, wake: Wake) -> Output:
         session.close()
 
 
-def _opened(link: Link, timeout_s: float) -> Session:
+def _opened(link: Link, timeout_s: float, wake: Wake) -> Session:
     """Open a session; the host counts one that has ended for a moment longer than we do (MaxSessions)."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -90,9 +90,9 @@ def _opened(link: Link, timeout_s: float) -> Session:
         except ConnectionLost:
             raise
         except TransportFault:
-            if time.monotonic() > deadline_s or not link.is_alive:
+            if time.monotonic() > deadline_s or wake.is_cancelled or not link.is_alive:
                 raise
-        time.sleep(_REFUSED_S)
+        wake.wait(_REFUSED_S)
 
 
 class _Running:
@@ -203,9 +203,9 @@ def kill(link: Link, where: str, started: Started) -> None:
     """
     order = Order(argv=command.kill_arguments(started), timeout_s=_KILL_TIMEOUT_S)
     with link.ending:
-        session = _opened(link, _KILL_TIMEOUT_S)
-        token = secrets.token_hex(8)
-        running, wake = _Running(session, token, b""), Wake()
+        token, wake = secrets.token_hex(8), Wake()
+        session = _opened(link, _KILL_TIMEOUT_S, wake)
+        running = _Running(session, token, b"")
         try:
             session.execute(command.command_line(order.argv, token), wake)
             deadline_s = time.monotonic() + order.timeout_s

@@ -22,7 +22,7 @@ from tuner.ports import Clock
 
 _SESSIONS = 8  # at once: a host allows 10 on one connection (MaxSessions), and some are for ending others
 _FIRST_DELAY_S = 0.25
-_LAST_DELAY_S = 8.0
+_LAST_DELAY_S = 5.0
 _SHOWN = 300  # characters of what a host said
 
 Outage = tuple[float, float | None]
