@@ -120,6 +120,13 @@ def test_files_of_a_login_are_found_from_the_root_or_home(tmp_path: Path, monkey
     )
 
 
+def test_the_null_device_stands_for_no_ssh_config(tmp_path: Path) -> None:
+    (host,) = hosts(tmp_path, [OTHER | {"ssh_config": "/dev/null"}])
+    assert isinstance(host, UnitHostSpec)
+    assert host.login is not None
+    assert host.login.config_file == "/dev/null"
+
+
 @pytest.mark.parametrize("written", ["nowhere", "~nobody-of-this-name/key", "."])
 @pytest.mark.parametrize("key", ["identity_file", "ssh_config"])
 def test_a_missing_file_of_a_login_is_named(tmp_path: Path, key: str, written: str) -> None:

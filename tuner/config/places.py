@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -108,7 +109,8 @@ def _with_files(study: StudyFile, index: int, entry: HostEntry, root: Path) -> H
         place = f"hosts[{index}].{key}"
         with reading(f"{study.shown}: {place} {quoted(written)}"):
             path = _expanded(written, root)
-            if path is not None and (path.is_file() or not must_exist):
+            # The null device is OpenSSH's way of naming no file at all.
+            if path is not None and (path.is_file() or path == Path(os.devnull) or not must_exist):
                 return str(path)
         text = f"is {quoted(written)}: there is no such file under {root}; write its path from there, or with ~"
         raise failure(study.shown, [Problem(key=place, text=text)])
