@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import ray.exceptions
+import ray.util
 from ray.cluster_utils import Cluster
 
 from tuner.engines import engine
@@ -20,7 +21,7 @@ from tuner.errors import ExecutorFault, PreflightError
 from tuner.execution.ray_executor import Building, RayExecutor
 from tuner.model.lease import Holder
 from tuner.model.outcome import Interrupted, Measured, TrialState
-from tuner.model.study import HostSpec, SimulatedHostSpec
+from tuner.model.study import HostSpec, ProcessHostSpec, Reach, SimulatedHostSpec
 from tuner.model.trial import Command, LegProgress, StateEntered, TrialEvent, TrialFinished, TrialRequest
 from tuner.model.workload import Workload
 from tuner.testing.project import processes_of
@@ -148,6 +149,23 @@ def test_a_cluster_that_cannot_be_reached_is_one_line_that_says_what_to_check(tm
     with pytest.raises(PreflightError, match=r"127\.0\.0\.1:9.*--ray-address") as caught:
         asyncio.run(executor.open())
     assert "\n" not in str(caught.value)
+
+
+def test_a_node_that_the_cluster_lacks_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    spec = ProcessHostSpec(name="gpu01", state_dir=str(tmp_path), reach=Reach(ray_node="192.0.2.7"))
+    executor = RayExecutor({"gpu01": spec}, building=building())
+    with pytest.raises(PreflightError, match=r"gpu01: ray_node 192\.0\.2\.7 is none of its nodes"):
+        asyncio.run(executor.open())
+
+
+def test_a_worker_runs_on_the_node_that_its_host_names(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = ray.util.get_node_ip_address()
+        spec = ProcessHostSpec(name="gpu01", state_dir=str(tmp_path), reach=Reach(ray_node=node))
+        async with opened({"gpu01": spec}) as executor:
+            assert set(await executor.worker_pids()) == {"gpu01"}
+
+    asyncio.run(main())
 
 
 def test_every_exception_of_ray_is_one_that_the_executor_maps() -> None:

@@ -98,6 +98,7 @@ class _LoginTable(_HostTable):
     ssh_config: str | None = Field(default=None, min_length=1)
     known_hosts: str | None = Field(default=None, min_length=1)
     tunnel: bool = False
+    ray_node: Annotated[str, AfterValidator(check_host)] | None = None
 
 
 class _UnitTable(_HostTable):
@@ -219,7 +220,7 @@ def _entry(table: _HostTable) -> HostEntry:
         unit=table.unit if isinstance(table, _UnitTable) else None,
         sudo=isinstance(table, _UnitTable) and table.sudo,
         state_dir=(table.state_dir or STATE_DIR) if isinstance(table, _ProcessTable) and login is not None else None,
-        reach=Reach(base_url=table.base_url, tunnel=isinstance(table, _LoginTable) and table.tunnel),
+        reach=_reach(table),
         care=HostCare(
             cleanup_command=tuple(table.cleanup_command),
             gpu_indices=tuple(table.gpu_indices),
@@ -227,6 +228,12 @@ def _entry(table: _HostTable) -> HostEntry:
             lease=lease_terms(table.dead_man_s),
         ),
     )
+
+
+def _reach(table: _HostTable) -> Reach:
+    if not isinstance(table, _LoginTable):
+        return Reach(base_url=table.base_url)
+    return Reach(base_url=table.base_url, tunnel=table.tunnel, ray_node=table.ray_node)
 
 
 def _login(table: _LoginTable) -> SshLogin | None:

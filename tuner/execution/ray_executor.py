@@ -25,7 +25,7 @@ import ray.exceptions
 
 import tuner
 from tuner.errors import ExecutorFault, HostFault, PreflightError, RestoreFailed, TunerError
-from tuner.model.study import HostSpec
+from tuner.model.study import HostSpec, SimulatedHostSpec
 from tuner.model.trial import TrialEvent, TrialRequest
 from tuner.model.workload import Workload
 from tuner.ports import EngineAdapter, HostPorts
@@ -43,6 +43,10 @@ ORPHAN_CHECK_S = 0.5
 """How often a worker looks whether Ray's node manager, its parent, still lives."""
 
 CONNECT_TIMEOUT_S = 10.0
+
+_NODE = "node:"
+_NODE_SHARE = 0.001
+"""Every node has 1.0 of the resource that bears its address."""
 
 OBJECT_STORE_BYTES = 128 * 1024**2
 """Events are small; Ray's own default would take a third of the memory."""
@@ -141,6 +145,12 @@ def _require_listener(address: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
 
 
+def _node_of(spec: HostSpec) -> str | None:
+    """Return the resource by which Ray names the node a host's worker is to run on."""
+    node = None if isinstance(spec, SimulatedHostSpec) else spec.reach.ray_node
+    return None if node is None else f"{_NODE}{node}"
+
+
 class RayExecutor:
     """An Executor on a Ray cluster of its own, or on the one at ``address``."""
 
@@ -167,6 +177,7 @@ class RayExecutor:
         """
         try:
             await asyncio.to_thread(self._connect)
+            self._check_nodes()
             await asyncio.gather(*(self._actor(host).process_id.remote() for host in self._hosts))
         except (ray.exceptions.RayError, OSError, RuntimeError, ValueError, ConnectionError) as error:
             await self._end()
@@ -255,10 +266,28 @@ class RayExecutor:
             logging_level=logging.ERROR,
         )
 
+    def _check_nodes(self) -> None:
+        """Hold that the cluster has the nodes that hosts name: Ray would wait for them for ever.
+
+        Raises:
+            ValueError: it lacks one.
+        """
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]  # of Ray
+        there = {name for name in resources if name.startswith(_NODE)}
+        for host, spec in self._hosts.items():
+            node = _node_of(spec)
+            if node is not None and node not in there:
+                known = ", ".join(sorted(name.removeprefix(_NODE) for name in there))
+                msg = f"host {host}: ray_node {node.removeprefix(_NODE)} is none of its nodes ({known})"
+                raise ValueError(msg)
+
     def _actor(self, host: str) -> Any:  # noqa: ANN401 - Ray's handles are not typed
         if host not in self._actors:
             # An actor drives a GPU host; it needs no GPU and next to no CPU of its own.
-            actor = ray.remote(HostWorker).options(num_cpus=0, num_gpus=0, max_concurrency=8)
+            node = _node_of(self._hosts[host])
+            actor = ray.remote(HostWorker).options(
+                num_cpus=0, num_gpus=0, max_concurrency=8, resources={} if node is None else {node: _NODE_SHARE}
+            )
             self._actors[host] = actor.remote(self._hosts[host], self._building)
         return self._actors[host]
 

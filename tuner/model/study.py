@@ -91,10 +91,13 @@ class Reach:
     Attributes:
         base_url: ``http://gpu01:30000``; None: the login's host name and the port of the command.
         tunnel: through OpenSSH's own port forwarding, for servers that listen on loopback only.
+        ray_node: address of the node of a Ray cluster on which this host's worker runs, so that the load
+            comes from nearby; None: wherever Ray puts it.
     """
 
     base_url: str | None = None
     tunnel: bool = False
+    ray_node: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,8 @@ def host_words(host: HostSpec) -> str:
         what.append(f"load to {host.reach.base_url}")
     elif host.login is not None:
         what.append("load through an SSH tunnel" if host.reach.tunnel else "load straight to its port")
+    if host.reach.ray_node is not None:
+        what.append(f"from the Ray node {host.reach.ray_node}")
     if host.is_owned:
         what.append(f"restores itself {duration(host.care.lease.lasts_s)} after tuner is gone")
     return f"{host.name}: {', '.join(what)}"
