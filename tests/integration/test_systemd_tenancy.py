@@ -13,10 +13,11 @@ from tuner.hosts.systemd import tenancy as tenancy_module
 from tuner.hosts.systemd.deadman import timer_name
 from tuner.hosts.systemd.paths import drop_in_folder
 from tuner.hosts.systemd.root import sudoers_lines
-from tuner.hosts.systemd.tenancy import lease_folder
-from tuner.model.lease import LeaseTerms
-from tuner.testing.production import ORIGINAL, TRIAL, Production, holder
+from tuner.hosts.systemd.tenancy import UnitTenancy, lease_folder
+from tuner.model.lease import Holder, LeaseTerms
+from tuner.testing.production import ORIGINAL, TRIAL, Production
 from tuner.testing.rig import OPERATOR, Rig
+from tuner.testing.tenancy_suite import Scenario, TenancySuite, holder
 
 QUICK = LeaseTerms(lasts_s=6.0, renew_s=1.0)
 
@@ -28,6 +29,47 @@ def production(rig: Rig, request: pytest.FixtureRequest) -> Iterator[Production]
         yield found
     finally:
         found.remove()
+
+
+class OnUnit:
+    def __init__(self, production: Production) -> None:
+        self._production = production
+
+    def tenancy(self, who: Holder, terms: LeaseTerms) -> UnitTenancy:
+        return self._production.tenancy(who, terms)
+
+    async def deploy(self) -> None:
+        await self._production.deploy()
+
+    async def stop(self) -> None:
+        await self._production.sh('systemctl stop "$1"', self._production.unit)
+
+    async def runs(self) -> str:
+        argv = await self._production.argv()
+        return {ORIGINAL: "original", TRIAL: "trial", (): "nothing"}[argv]
+
+    async def wait_until_runs(self, what: str) -> None:
+        async def does() -> bool:
+            return await self.runs() == what
+
+        await self._production.until(does)
+        await self._production.until(self._production.is_traceless)
+
+
+class TestUnitTenancy(TenancySuite):
+    @pytest.fixture(autouse=True)
+    def _on_a_unit(self, production: Production) -> None:
+        self._production = production
+
+    def play(self, scenario: Scenario, *, running: bool = True) -> None:
+        production = self._production
+
+        async def whole() -> None:
+            await production.install(runs=running)
+            await scenario(OnUnit(production))
+            assert await production.traces() == ""
+
+        production.play(whole)
 
 
 def test_a_stay_without_a_trial_leaves_the_original_running_untouched(production: Production) -> None:
@@ -147,22 +189,6 @@ def test_leaving_with_a_trial_in_place_is_refused_and_the_dead_man_stays(product
     production.play(scenario)
 
 
-def test_a_second_tuner_is_refused_with_the_owners_name(production: Production) -> None:
-    async def scenario() -> None:
-        await production.install()
-        first, second = production.tenancy(), production.tenancy(holder("other"))
-        await first.enter()
-        with pytest.raises(LeaseHeld, match=r"in use by ops@box \(study mtp in /studies/mtp, process 4711, since 2026"):
-            await second.enter()
-        original = await first.restore()
-        assert original.was_running
-        await first.leave()
-        await second.enter()
-        await second.leave()
-
-    production.play(scenario)
-
-
 def test_of_tuners_that_ask_at_the_same_moment_one_gets_the_host(production: Production) -> None:
     async def scenario() -> None:
         await production.install()
@@ -173,31 +199,6 @@ def test_of_tuners_that_ask_at_the_same_moment_one_gets_the_host(production: Pro
             assert len(refused) == 1, answers
             winner = askers[answers.index(next(answer for answer in answers if answer not in refused))]
             await winner.leave()
-        assert await production.traces() == ""
-
-    production.play(scenario)
-
-
-def test_the_next_run_of_a_killed_study_takes_over_at_once_and_knows_the_original(production: Production) -> None:
-    async def scenario() -> None:
-        await production.install()
-        killed, following = production.tenancy(), production.tenancy(holder(pid=4712))
-        await killed.enter()
-        await production.deploy()
-        entered = await following.enter()
-        assert [remark for remark in entered.remarks if "earlier run of this study (process 4711)" in remark]
-        assert [remark for remark in entered.remarks if "drop-in of a run that was killed" in remark]
-        assert await production.argv() == TRIAL  # what runs goes on until it is told otherwise
-        with pytest.raises(LeaseLost, match="taken over by"):
-            await killed.renew()
-        with pytest.raises(LeaseLost):
-            await killed.restore()
-        await killed.leave()  # nothing of it is left to give back
-        await following.renew()
-        original = await following.restore()
-        assert original.was_running
-        assert await production.has_original()
-        await following.leave()
         assert await production.traces() == ""
 
     production.play(scenario)

@@ -13,8 +13,9 @@ from tuner.hosts.systemd.deadman import service_name, timer_name
 from tuner.hosts.systemd.paths import drop_in_folder
 from tuner.hosts.systemd.tenancy import lease_folder
 from tuner.model.lease import LeaseTerms
-from tuner.testing.production import STUBBORN, TRIAL, Production, holder
+from tuner.testing.production import STUBBORN, TRIAL, Production
 from tuner.testing.rig import Rig
+from tuner.testing.tenancy_suite import holder
 
 SIX_SECONDS = LeaseTerms(lasts_s=6.0, renew_s=1.0)
 THREE_SECONDS = LeaseTerms(lasts_s=3.0, renew_s=0.5)

@@ -14,19 +14,12 @@ from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.tenancy import UnitTenancy, lease_folder
 from tuner.model.lease import Holder, LeaseTerms
 from tuner.testing.rig import Rig
+from tuner.testing.tenancy_suite import LONG, holder
 
 ORIGINAL = ("/usr/bin/tail", "--pid=1", "-f", "/dev/null")
 TRIAL = ("/usr/bin/tail", "--pid=1", "-s", "7", "-f", "/dev/null")
 STUBBORN = "/bin/sh -c 'trap \"\" TERM; while :; do sleep 0.2; done'"
 """Ignores SIGTERM."""
-DEFAULT_TERMS = LeaseTerms()
-
-
-def holder(study: str = "mtp", pid: int = 4711) -> Holder:
-    """Return who asks: another study is another folder."""
-    return Holder(
-        owner="ops@box", study=study, directory=f"/studies/{study}", machine="m1", pid=pid, since_s=1_796_000_000.0
-    )
 
 
 class Production:
@@ -130,9 +123,7 @@ class Production:
             service_name(self.unit),
         )
 
-    def tenancy(
-        self, who: Holder | None = None, terms: LeaseTerms = DEFAULT_TERMS, *, user: str = "root"
-    ) -> UnitTenancy:
+    def tenancy(self, who: Holder | None = None, terms: LeaseTerms = LONG, *, user: str = "root") -> UnitTenancy:
         """Return a tenancy for who asks, over SSH; a user other than root needs sudo."""
         transport = self.transport(user)
         root = Root(transport, sudo=user != "root")
