@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import http.client
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tuner.engines import ENGINES
+from tuner.errors import TransportFault
+from tuner.hosts.checks.login import CHECKS
+from tuner.hosts.checks.unit_host import EVERY
 from tuner.hosts.ssh.transport import SshTransport
 from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.hosts.systemd.tenancy import lease_folder
@@ -344,7 +347,7 @@ class Prefixed:
         self._prefix = prefix
 
     async def run(
-        self, argv: tuple[str, ...], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
     ) -> CommandResult:
         return await self._inner.run((*self._prefix, *argv), stdin=stdin, timeout_s=timeout_s, repeat=repeat)
 
@@ -365,7 +368,7 @@ def within(rig: Rig, script: str, host: UnitHostSpec) -> dict[str, Finding]:
         transport = SshTransport(rig.login())
         try:
             inside = Prefixed(transport, ("unshare", "--mount", "sh", "-c", f'{script}\nexec "$@"', "sh"))
-            return await check_host(host, AIM, inside)  # type: ignore[arg-type]
+            return await check_host(host, AIM, inside)
         finally:
             await transport.close()
 
@@ -461,6 +464,38 @@ def test_keys_of_the_server_are_used_and_never_shown(rig: Rig) -> None:
     assert failures(findings) == {}
     assert "0.5.23" in findings["engine version"].detail, "the key opens /server_info"
     assert KEY not in repr(findings)
+
+
+class Failing(SshTransport):
+    """A host that is lost after some commands."""
+
+    left = 0
+
+    async def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
+    ) -> CommandResult:
+        if self.left == 0:
+            raise TransportFault("gpu01: lost")
+        self.left -= 1
+        return await super().run(argv, stdin=stdin, timeout_s=timeout_s, repeat=repeat)
+
+
+@pytest.mark.parametrize("commands", [1, 2, 5, 9, 14])
+def test_a_host_that_is_lost_in_the_middle_still_has_every_row(rig: Rig, commands: int) -> None:
+    rig.install_unit(start=False)
+
+    async def check() -> tuple[Finding, ...]:
+        transport = Failing(rig.login())
+        transport.left = commands
+        try:
+            return await check_host(spec(rig), AIM, transport)
+        finally:
+            await transport.close()
+
+    findings = asyncio.run(check())
+    assert first_failed(findings) == next(finding for finding in findings if finding.check == "connection")
+    assert {finding.check for finding in findings} == {*CHECKS, *EVERY, "connection"}
+    assert len(findings) == len({finding.check for finding in findings})
 
 
 # ------------------------------------------------------------------ without systemd

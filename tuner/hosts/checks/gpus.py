@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tuner.hosts.checks.processes import Owner
 from tuner.hosts.checks.row import Row, failed, gib, ok, warning
+from tuner.hosts.checks.together import together
 from tuner.model.host import CommandResult
 from tuner.ports import HostTransport
 
@@ -66,8 +67,9 @@ async def read_gpus(transport: HostTransport) -> Gpus:
     gpus = await transport.run(("nvidia-smi", _GPU_QUERY, _FORMAT))
     if gpus.status != 0:
         return Gpus(problem=_complaint(gpus), missing=gpus.status == _NOT_FOUND_STATUS)
-    users = await transport.run(("nvidia-smi", _APP_QUERY, _FORMAT))
-    persistence = await transport.run(("nvidia-smi", _PERSISTENCE_QUERY, _FORMAT))
+    users, persistence = await together(
+        transport.run(("nvidia-smi", _APP_QUERY, _FORMAT)), transport.run(("nvidia-smi", _PERSISTENCE_QUERY, _FORMAT))
+    )
     return Gpus(
         gpus=parse_gpus(gpus.stdout),
         users=parse_users(users.stdout) if users.status == 0 else (),
@@ -163,7 +165,7 @@ def memory_row(
     ours = {pid for pid, owner in owners.items() if unit is not None and owner.belongs_to(unit)}
     foreign = [user for user in found.users if user.pid not in ours]
     chosen = [gpu for gpu in found.gpus if not indices or gpu.index in indices]
-    detail = ", ".join(f"{gpu.index}: {_used(gpu)}" for gpu in chosen)
+    detail = _each(chosen)
     if ours:
         held = [user.used_bytes or 0 for user in found.users if user.pid in ours]
         detail += f"; {gib(sum(held))} by {len(held)} processes of {unit}"
@@ -188,6 +190,14 @@ def _named(user: GpuUser, owner: Owner | None) -> str:
     used = "memory not said" if user.used_bytes is None else gib(user.used_bytes)
     who = owner.shown() if owner is not None else f"pid {user.pid} {user.name}, not seen from this login"
     return f"{who} {used}"
+
+
+def _each(gpus: Sequence[Gpu]) -> str:
+    """Say what is in use on each GPU, those with the same use together."""
+    alike: dict[str, list[str]] = {}
+    for gpu in gpus:
+        alike.setdefault(_used(gpu), []).append(str(gpu.index))
+    return ", ".join(f"GPU {'+'.join(indices)}: {used}" for used, indices in alike.items())
 
 
 def _used(gpu: Gpu) -> str:

@@ -65,11 +65,12 @@ def refused_rows(login: SshLogin | None, error: TransportFault) -> tuple[Row, ..
                 "agent, or name another user or identity_file in its [[hosts]] table",
             ),
         )
+    port = "" if login.port is None else f"-p {login.port} "
     return (
         failed(
             reachable,
             str(error),
-            f"until `ssh {login.host} true` works from this machine: check address, port, jump host and firewall",
+            f"until `ssh {port}{login.host} true` works from this machine: check address, port, jump host and firewall",
         ),
         *unknown((host_key, who), f"{login.host} is not reached"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -18,6 +17,7 @@ from tuner.hosts.checks.port import meets, port_row, read_listeners
 from tuner.hosts.checks.processes import read_owners
 from tuner.hosts.checks.row import Row, failed, is_failed, ok, unknown
 from tuner.hosts.checks.serving import Served, serving_rows
+from tuner.hosts.checks.together import together
 from tuner.model.study import ProcessHostSpec
 from tuner.ports import HostTransport
 
@@ -91,7 +91,7 @@ def state_row(folder: str, answer: str, place: str, user: str) -> Row:
 async def _host_rows(spec: ProcessHostSpec, bench: Bench) -> tuple[Row, ...]:
     offset = await read_offset(bench.transport, bench.clock)
     folders = tuple(dict.fromkeys((*FOLDERS, str(PurePosixPath(spec.state_dir)))))
-    spaces, gpus = await asyncio.gather(read_space(bench.transport, folders), read_gpus(bench.transport))
+    spaces, gpus = await together(read_space(bench.transport, folders), read_gpus(bench.transport))
     owners = await read_owners(bench.transport, {user.pid for user in gpus.users})
     chosen = spec.care.gpu_indices
     row = gpus_row(gpus, chosen, needed=bool(chosen))

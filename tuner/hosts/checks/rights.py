@@ -52,7 +52,13 @@ async def read_rights(transport: HostTransport, commands: Sequence[Argv]) -> Rig
         async with turns:
             return await transport.run(("sudo", "-n", "-l", *command))
 
-    answers = await asyncio.gather(*(ask(command) for command in commands))
+    asked = [asyncio.ensure_future(ask(command)) for command in commands]
+    try:
+        answers = await asyncio.gather(*asked)
+    finally:
+        for question in asked:
+            question.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
     return decide(commands, answers, listing)
 
 

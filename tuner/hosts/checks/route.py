@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 import statistics
 import time
@@ -33,8 +34,9 @@ is as likely: Python servers answer a thousand or two of them a second, and stre
 _CONNECTIONS = 2
 _PATIENCE_S = 10.0
 _LARGEST_REPLY = 1 << 22
-_FIRST_BYTES, _SECOND_BYTES = 1 << 18, 1 << 23
-_FAST_S = 0.25
+_FIRST_BYTES, _SECOND_BYTES = 1 << 18, 1 << 21
+_SLOW_S = 1.0
+_SHORTEST_S = 0.02  # what two starts of a command differ by
 _BULK_TIMEOUT_S = 20.0
 
 
@@ -108,20 +110,22 @@ async def read_bandwidth(transport: HostTransport, clock: Clock) -> float | None
 
     No server takes part, and none is disturbed. A direct connection takes at least as much.
     """
-    bytes_per_s = None
-    for size in (_FIRST_BYTES, _SECOND_BYTES):
+
+    async def took_s(size: int) -> float:
         started_s = clock.monotonic_s()
-        try:
-            result = await transport.run(("head", "-c", str(size), "/dev/zero"), timeout_s=_BULK_TIMEOUT_S)
-        except TransportFault:
-            return bytes_per_s
-        took_s = clock.monotonic_s() - started_s
-        if len(result.stdout) != size:
-            return bytes_per_s
-        bytes_per_s = size / max(took_s, 1e-6)
-        if took_s > _FAST_S:
-            break
-    return bytes_per_s
+        result = await transport.run(("head", "-c", str(size), "/dev/zero"), timeout_s=_BULK_TIMEOUT_S)
+        return clock.monotonic_s() - started_s if len(result.stdout) == size else math.inf
+
+    try:
+        start_s = min(await took_s(1), await took_s(1))  # a login shell may take longer than the bytes
+        size = _FIRST_BYTES
+        bulk_s = await took_s(size) - start_s
+        if bulk_s < _SLOW_S:
+            size = _SECOND_BYTES
+            bulk_s = await took_s(size) - start_s
+    except TransportFault:
+        return None
+    return size / max(bulk_s, _SHORTEST_S) if math.isfinite(bulk_s) else None
 
 
 async def _trip_s(server: Server) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 from tuner.errors import TransportFault
@@ -15,13 +14,14 @@ from tuner.hosts.checks.disk import FOLDERS, disk_row, read_space, run_row
 from tuner.hosts.checks.gpus import gpus_row, memory_row, read_gpus
 from tuner.hosts.checks.journal import journal_row, read_journal
 from tuner.hosts.checks.lease import lease_row, read_lease
-from tuner.hosts.checks.login import login_rows, lost_rows, refused_rows
+from tuner.hosts.checks.login import CHECKS, login_rows, lost_rows, refused_rows
 from tuner.hosts.checks.machine import Machine, read_machine, systemd_row
 from tuner.hosts.checks.port import meets, port_row, read_listeners
 from tuner.hosts.checks.processes import read_owners
 from tuner.hosts.checks.rights import Argv, read_rights, rights_row
 from tuner.hosts.checks.row import Row, is_failed, unknown
 from tuner.hosts.checks.serving import Served, serving_rows
+from tuner.hosts.checks.together import together
 from tuner.hosts.checks.unit import UnitView, effects_row, is_absent, read_names, read_view, unit_row
 from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.hosts.systemd.tenancy import lease_folder
@@ -54,21 +54,16 @@ async def unit_host_rows(spec: UnitHostSpec, bench: Bench) -> tuple[Row, ...]:
         return (*refused_rows(spec.login, error), *unknown(EVERY, "the host does not let us in"))
     look = _Look(machine=machine)
     rows = list(login_rows(spec.login, machine, bench.accepted_key()))
-    parts = (
-        _unit_rows(spec, bench, look),
-        _right_rows(spec, bench, look, wanted),
-        _host_rows(spec, bench),
-        _server_rows(spec, bench, look),
-    )
     try:
-        for part in parts:
-            rows += await part
+        offset = await read_offset(bench.transport, bench.clock)  # alone, so that nothing delays it
+        unit, host = await together(_unit_rows(spec, bench, look), _host_rows(spec, bench))
+        rows += [*unit, *host, clock_row(offset)]
+        rows += await _right_rows(spec, bench, look, wanted)
+        rows += await _server_rows(spec, bench, look)
     except TransportFault as error:
         rows += lost_rows(error, EVERY, rows)
-    finally:
-        for part in parts:
-            part.close()
-    return tuple(rows)
+    order = {check: place for place, check in enumerate((*CHECKS, *EVERY))}
+    return tuple(sorted(rows, key=lambda row: order.get(row.check, len(order))))
 
 
 async def _unit_rows(spec: UnitHostSpec, bench: Bench, look: _Look) -> tuple[Row, ...]:
@@ -115,9 +110,8 @@ def _by_sudo(wanted: tuple[Argv, ...]) -> bool:
 
 
 async def _host_rows(spec: UnitHostSpec, bench: Bench) -> tuple[Row, ...]:
-    """Look at disks, GPUs and the clock."""
-    offset = await read_offset(bench.transport, bench.clock)  # alone, so that nothing delays it
-    spaces, gpus = await asyncio.gather(read_space(bench.transport, (_RUN, *FOLDERS)), read_gpus(bench.transport))
+    """Look at disks and GPUs."""
+    spaces, gpus = await together(read_space(bench.transport, (_RUN, *FOLDERS)), read_gpus(bench.transport))
     owners = await read_owners(bench.transport, {user.pid for user in gpus.users})
     row = gpus_row(gpus, spec.care.gpu_indices, needed=True)
     memory = (
@@ -126,7 +120,7 @@ async def _host_rows(spec: UnitHostSpec, bench: Bench) -> tuple[Row, ...]:
         else (memory_row(gpus, spec.care.gpu_indices, owners, spec.unit, wait_s=spec.care.wait_s),)
     )
     others = [space for space in spaces if space.folder != _RUN]
-    return (run_row(spaces, _RUN), disk_row(others), row, *memory, clock_row(offset))
+    return (run_row(spaces, _RUN), disk_row(others), row, *memory)
 
 
 async def _server_rows(spec: UnitHostSpec, bench: Bench, look: _Look) -> tuple[Row, ...]:
