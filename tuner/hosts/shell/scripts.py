@@ -162,7 +162,7 @@ while [ "$t_tries" -lt 400 ]; do
         # Executed: until then the environment is still the supervisor's. It cannot be seen where the program
         # has more rights than we have.
         if [ "$t_phase" != running ] || [ "$t_tries" -gt 300 ] ||
-            carriers "$t_mark:m:$t_token:$t_invocation" | grep -q -x -e "$t_main"; then
+            { tr '\000' '\n' <"/proc/$t_main/environ" | grep -q -e "^TUNER_SERVICE=$t_mark:m:"; } 2>/dev/null; then
             load "$t_folder"
             [ "$t_phase" = refused ] && t_word=refused
             echo "$t_word"
