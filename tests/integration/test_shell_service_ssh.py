@@ -70,6 +70,14 @@ async def has_ended(pid: int) -> None:
         await asyncio.sleep(0.05)
 
 
+async def told(manager: ShellServiceManager) -> None:
+    """Look until the server no longer runs; its death comes before the end of what it left."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (await manager.state()).activity is Activity.RUNNING:
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.05)
+
+
 async def up(manager: ShellServiceManager) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while "up" not in (await manager.read_log(None)).text:
@@ -143,8 +151,7 @@ def test_a_host_that_hears_nothing_more_stops_the_server_and_gives_the_lease_bac
         await has_ended(identity.main_pid)
         sshd.thaw()
         with pytest.raises(LeaseLost, match="not renewed"):
-            while (await manager.state()).activity is Activity.RUNNING:  # what is left of it is being ended
-                await asyncio.sleep(0.05)
+            await told(manager)
         deadline_s = time.monotonic() + PATIENCE_S
         while list(directory.glob("lease-*")):
             assert time.monotonic() < deadline_s

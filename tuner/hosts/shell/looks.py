@@ -1,8 +1,6 @@
 """What is asked of a host without systemd while a server runs or has run: constant POSIX sh."""
 
-from __future__ import annotations
-
-from tuner.hosts.shell.scripts import COMMON, PROCESSES
+from tuner.hosts.shell.words import COMMON, PROCESSES
 
 LOOK = (
     COMMON
