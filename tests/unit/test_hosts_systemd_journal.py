@@ -42,7 +42,7 @@ class Answers:
         pass
 
 
-def said(stdout: str = "", stderr: str = "", status: int = 0) -> CommandResult:
+def said(stdout: str = "", stderr: str = "journalctl: 0\n", status: int = 0) -> CommandResult:
     return CommandResult(status=status, stdout=stdout, stderr=stderr)
 
 
@@ -81,14 +81,29 @@ def test_a_line_that_is_no_entry_is_a_fault_and_shown() -> None:
             parse_entries(line, "")
 
 
+CUT = '{"MESSAGE":"xxxxx'
+
+
 def test_an_entry_too_long_to_be_read_is_passed_over_and_said_so() -> None:
     transport = Answers(
-        said(entry("a", "old") + '{"MESSAGE":"xxxxx'), said(entry("a", "") + entry("b", "") + entry("c", ""))
+        said(entry("a", "old") + CUT), said(entry("a", "") + entry("b", "") + entry("c", "")), said(CUT)
     )
     piece = asyncio.run(read_journal(transport, "u.service", "a"))
     assert piece.cursor == "b"
     assert "left out" in piece.text
-    assert transport.argvs[1][-2] == "_BOOT_ID"
+    assert transport.argvs[1][-3] == "_BOOT_ID"
+
+
+def test_what_follows_an_entry_too_long_to_be_read_is_not_lost() -> None:
+    transport = Answers(said(CUT), said(entry("a", "") + entry("b", "")), said(entry("b", "next")))
+    piece = asyncio.run(read_journal(transport, "u.service", "a"))
+    assert (piece.text, piece.cursor) == ("next\n", "b")
+    assert transport.argvs[2][-1] == "--after-cursor="
+
+
+def test_nothing_after_an_entry_too_long_to_be_read_is_nothing() -> None:
+    piece = asyncio.run(read_journal(Answers(said(CUT), said(entry("a", ""))), "u.service", "a"))
+    assert (piece.text, piece.cursor) == ("", "a")
 
 
 def test_a_journal_that_is_empty_has_no_cursor_yet() -> None:
@@ -108,4 +123,14 @@ def test_a_journal_the_login_may_not_read_is_a_fault_with_its_remedy(hint: str) 
     with pytest.raises(HostFault, match="systemd-journal"):
         asyncio.run(cursor_now(Answers(said("-- cursor: s=1\n", hint))))
     with pytest.raises(HostFault, match="cannot be read"):
-        asyncio.run(read_journal(Answers(said("", "Failed to seek to cursor: Invalid argument")), "u.service", "x"))
+        asyncio.run(
+            read_journal(
+                Answers(said("", "Failed to seek to cursor: Invalid argument\njournalctl: 1\n")), "u.service", "x"
+            )
+        )
+
+
+def test_warnings_and_the_end_by_a_full_pipe_are_no_faults() -> None:
+    warned = said(entry("a", "one"), "Journal file x.journal is truncated, ignoring file.\njournalctl: 141\n")
+    assert asyncio.run(read_journal(Answers(warned), "u.service", "")).text == "one\n"
+    assert asyncio.run(read_journal(Answers(said("", "journalctl: 1\n")), "u.service", "")).text == ""

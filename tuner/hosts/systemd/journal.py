@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.errors import HostFault
@@ -20,14 +20,16 @@ CHUNK_BYTES = 1024 * 1024
 
 _QUIET = "export LC_ALL=C SYSTEMD_PAGER= SYSTEMD_COLORS=0"
 _NOW = f"{_QUIET}; exec journalctl --no-pager -n 0 --show-cursor"
-# --cursor and not --after-cursor: systemd 252 (and others) let the latter pass over the first entry that
-# matches, even if the cursor is that of another unit's entry, and the first line would be lost.
-# head ends journalctl by SIGPIPE when there is more.
+# --cursor= and not --after-cursor=: systemd 252 (and others) let the latter pass over the first entry that
+# matches whatever the cursor names, so that a line is lost when that is another unit's entry, or gone.
+# A pipe's status is that of head, which ends journalctl by SIGPIPE when there is more: its own goes to stderr.
 _READ = (
     f"{_QUIET}\n"
-    'journalctl --no-pager -q -o json --all --output-fields="$3" ${2:+--cursor="$2"} _SYSTEMD_UNIT="$1"'
-    ' | head -c "$4"'
+    '{ journalctl --no-pager -q -o json --all --output-fields="$3" ${2:+"$5$2"} _SYSTEMD_UNIT="$1"'
+    '; echo "journalctl: $?" >&2; } | head -c "$4"'
 )
+_STATUS = re.compile(r"^journalctl: (\d+)$", re.MULTILINE)
+_FINE = frozenset({"0", "141"})  # 141: SIGPIPE
 _FIELDS = "MESSAGE,_LINE_BREAK"
 _CURSOR_LINE = re.compile(r"^-- cursor: (\S+)$", re.MULTILINE)
 _HIDDEN = re.compile(r"not seeing messages|insufficient permissions|No journal files", re.IGNORECASE)
@@ -72,12 +74,19 @@ async def read_journal(transport: HostTransport, unit: str, cursor: str) -> Jour
         HostFault: the journal cannot be read.
         TransportFault: the host is not reached.
     """
-    piece = parse_entries(await _read(transport, unit, cursor, fields=_FIELDS), cursor)
-    if piece.is_cut and piece.cursor == cursor:
-        # One entry fills it all: passed over, by its cursor, which is read without its message.
-        following = parse_entries(await _read(transport, unit, cursor, fields="_BOOT_ID", limit=4096), cursor, most=1)
-        return JournalPiece(text=_LEFT_OUT, cursor=following.cursor)
-    return piece
+    piece = parse_entries(await _read(transport, unit, cursor), cursor)
+    if not piece.is_cut or piece.cursor != cursor:
+        return piece
+    # One entry fills it all: that of the cursor, or the next. Cursors are read without messages to tell.
+    listing = await _read(transport, unit, cursor, fields="_BOOT_ID", limit=4096)
+    following = parse_entries(listing, cursor, most=1)
+    if following.cursor == cursor:
+        return JournalPiece(text="", cursor=cursor)
+    if parse_entries(listing, "", most=1).cursor == cursor:
+        piece = parse_entries(await _read(transport, unit, cursor, after=True), cursor)
+        if piece.cursor != cursor:
+            return piece
+    return JournalPiece(text=_LEFT_OUT, cursor=following.cursor)
 
 
 def parse_entries(text: str, cursor: str, *, most: int | None = None) -> JournalPiece:
@@ -125,10 +134,23 @@ def _text(message: str | list[int]) -> str:
     return message if isinstance(message, str) else bytes(message).decode(errors="replace")
 
 
-async def _read(transport: HostTransport, unit: str, cursor: str, *, fields: str, limit: int = CHUNK_BYTES) -> str:
-    result = await transport.run(("sh", "-c", _READ, "tuner", unit, cursor, fields, str(limit)))
-    if result.status != 0 or (not result.stdout and result.stderr.strip()):
-        raise _unreadable(result)
+async def _read(
+    transport: HostTransport,
+    unit: str,
+    cursor: str,
+    *,
+    fields: str = _FIELDS,
+    limit: int = CHUNK_BYTES,
+    after: bool = False,
+) -> str:
+    option = "--after-cursor=" if after else "--cursor="
+    result = await transport.run(("sh", "-c", _READ, "tuner", unit, cursor, fields, str(limit), option))
+    status = _STATUS.search(result.stderr)
+    words = _STATUS.sub("", result.stderr).strip()
+    # Words without a failure are warnings, of a file that was just rotated away say; a failure without words is
+    # what some versions call it when there is no entry.
+    if result.status != 0 or status is None or (status[1] not in _FINE and words):
+        raise _unreadable(replace(result, stderr=words))
     return result.stdout
 
 
