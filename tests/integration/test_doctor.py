@@ -20,25 +20,28 @@ from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.hosts.systemd.tenancy import lease_folder
 from tuner.model.finding import Finding, Verdict
 from tuner.model.host import CommandResult
+from tuner.model.lease import Holder
 from tuner.model.study import HostCare, ProcessHostSpec, Reach, SshLogin, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.ports import HostTransport
 from tuner.simulator.host import ADDRESS
-from tuner.testing.production import holder
 from tuner.testing.rig import HOME, OPERATOR, PORT, UNIT, Rig, sglang_unit
 from tuner.testing.simulated_host import wait_until
 from tuner.wiring.doctor import Aim, check_host, first_failed
 
 OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.UNKNOWN
 KEY = "sk-planted-secret"
-AIM = Aim(engine=ENGINES["sglang"], base=None, ladder=(1, 4, 16), asking=holder())
+ME = Holder(owner="me@here", study="mtp", directory="/studies/mtp", machine="m1", pid=4711, since_s=1_796_000_000.0)
+AIM = Aim(engine=ENGINES["sglang"], base=None, ladder=(1, 4, 16), asking=ME)
 COMMAND = f"{HOME}/bin/sglang serve --model-path m --host 0.0.0.0 --port {PORT} --mem-fraction-static 0.8"
 
 SNAPSHOT = """
 find /etc /srv /opt /tmp /var/tmp /var/lib/systemd /run/systemd/system /run/systemd/transient /run/tuner \
     -mindepth 1 -printf '%p %m %U %s %T@ %C@\\n' 2>/dev/null | grep -v /run/systemd/transient/session- | sort
 systemctl list-unit-files --no-legend --no-pager
-systemctl list-units --all --no-legend --no-pager --plain | grep -v -e '^session-' -e '^user' -e '^run-user-'
+systemctl list-units --all --no-legend --no-pager --plain |
+    while read -r name load active sub _; do printf '%s %s %s %s\\n' "$name" "$load" "$active" "$sub"; done |
+    grep -v -e '^session-' -e '^user' -e '^run-user-'
 systemctl show "$1" -p ActiveState,MainPID,InvocationID,NRestarts,DropInPaths,FragmentPath,UnitFileState
 """
 
@@ -83,6 +86,7 @@ def wait_serving(rig: Rig) -> None:
 
 @pytest.fixture(autouse=True)
 def _for_everybody(rig: Rig) -> None:
+    rig.run("rm", "-f", "/root/.bashrc")  # this machine's own, which may take longer than what is looked at
     let_everybody(rig)
 
 
@@ -445,7 +449,7 @@ def test_a_host_that_somebody_else_tunes_is_refused_with_the_owners_name(rig: Ri
         transport = SshTransport(rig.login())
         try:
             folder = LeaseFolder(transport, lease_folder(UNIT), place=UNIT, sudo=False)
-            await folder.take(replace(holder("night"), owner="bob@there"), 300.0)
+            await folder.take(replace(ME, owner="bob@there", study="night", directory="/studies/night"), 300.0)
         finally:
             await transport.close()
 
