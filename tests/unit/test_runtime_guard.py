@@ -276,6 +276,27 @@ def test_processes_that_pass_while_a_server_dies_are_nobodys() -> None:
     assert isinstance(run(host)[0].outcome, Infeasible)
 
 
+class Slow(FakeGpu):
+    """What a look shows is four seconds old when it comes."""
+
+    async def look(self) -> GpuLook:
+        look = await super().look()
+        await self._clock.sleep(4.0)
+        return look
+
+
+def test_the_processes_of_a_server_that_died_while_they_were_looked_at_are_no_strangers() -> None:
+    host = FakeHost(ENGINE, DYING)
+    host.gpu = Slow(host.service, host.clock, gpus=1, baseline_bytes=0, total_bytes=80 * GIB)
+    result, events = run(host)
+    assert isinstance(result.outcome, Infeasible)
+    began_s = next(event.at_s for event in events if isinstance(event, StateEntered) and event.level == 4) - EPOCH_S
+    host = FakeHost(ENGINE, DYING)
+    host.gpu = Slow(host.service, host.clock, gpus=1, baseline_bytes=0, total_bytes=80 * GIB)
+    host.gpu.guests = (Guest(pid=4711, from_s=began_s, to_s=began_s + 3.0),)  # a rank of its own, dead with it
+    assert isinstance(run(host)[0].outcome, Infeasible)
+
+
 def test_gpus_that_cannot_be_looked_at_after_a_death_do_not_overturn_it() -> None:
     class Lost(FakeGpu):
         async def look(self) -> GpuLook:

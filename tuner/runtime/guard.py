@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import HostFault, MeasurementFault
-from tuner.model.host import GpuLook, GpuProcess, GpuReading
+from tuner.model.host import Activity, GpuLook, GpuProcess, GpuReading
 from tuner.model.outcome import Cause
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.racing import end
@@ -51,6 +51,7 @@ class Guard:
         # Grows, because a process of ours that has just died is listed a moment longer.
         self._ours = session.our_pids
         self._ours.add(main_pid)
+        self._main_pid = main_pid
         self._out_s = self._outage_s()
 
     async def during(self, work: Callable[[], Coroutine[Any, Any, T]], *, what: str) -> T:
@@ -132,6 +133,9 @@ class Guard:
                 "look at the network"
             )
         suspects = await self._strangers(look)
+        if suspects and not await self._is_up():
+            # Its own processes, which nobody can tell for its own any more: :meth:`accomplice` looks again.
+            return
         if suspects:
             raise MeasurementFault(
                 f"{strangers_text(suspects)} on {self._host.name} during the measurement: it is void; "
@@ -153,6 +157,16 @@ class Guard:
             self._ours.update(await self._host.service.members())
             suspects = self._unknown(look)
         return suspects
+
+    async def _is_up(self) -> bool:
+        """Whether it still is the server that was started."""
+        state = await self._host.service.state()
+        return (
+            state.activity is Activity.RUNNING
+            and state.restarts == 0
+            and state.identity is not None
+            and state.identity.main_pid == self._main_pid
+        )
 
     def _unknown(self, look: GpuLook) -> tuple[GpuProcess, ...]:
         return strangers(
