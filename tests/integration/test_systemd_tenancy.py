@@ -285,7 +285,7 @@ def test_a_full_disk_is_said_and_nothing_is_left(production: Production) -> None
 
 def test_a_unit_that_is_not_there_is_named_and_nothing_is_left(production: Production) -> None:
     async def scenario() -> None:
-        with pytest.raises(HostFault, match=r"unit tenancy-test.service is not on this host"):
+        with pytest.raises(HostFault, match=r"unit tenancy-test\.service cannot be used \(it is not-found\)"):
             await production.tenancy().enter()
         assert await production.traces() == ""
 

@@ -68,7 +68,7 @@ main() {
                 systemctl restart --no-block "$unit" || exit
             fi ;;
         stopped)
-            if is_up; then systemctl stop "$unit"; fi
+            systemctl stop "$unit"   # waits, also for a stop under way, whose failure would stay
             systemctl reset-failed "$unit" 2>/dev/null ;;
     esac
     [ -d "$folder" ] && lock

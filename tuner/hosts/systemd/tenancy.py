@@ -173,7 +173,7 @@ class UnitTenancy:
         """Remove what a killed run left, and know what was there before it; return the unit and remarks too."""
         unit = await self._owners.read()
         if not unit.is_found:
-            msg = f"unit {self._unit} is not on this host ({unit.load_state}): look with `systemctl list-unit-files`"
+            msg = f"unit {self._unit} cannot be used (it is {unit.load_state}): look with `systemctl list-unit-files`"
             raise HostFault(msg)
         is_left = await self._owners.has_drop_in(unit)
         if is_left:
@@ -189,8 +189,9 @@ class UnitTenancy:
 
     async def _give_up(self) -> None:
         with contextlib.suppress(HostFault):
-            await self._dead_man.disarm()
-            await self._lease.drop()
+            if self._lease.is_mine(await self._lease.look()):  # else the dead-man is somebody else's by now
+                await self._dead_man.disarm()
+                await self._lease.drop()
 
     async def _kept(self) -> Snapshot | None:
         content = await self._lease.read(BEFORE_FILE)
