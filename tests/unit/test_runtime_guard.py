@@ -181,6 +181,24 @@ def test_a_process_that_joins_the_server_later_is_no_stranger_and_asked_for_once
     assert host.asked == 1
 
 
+class Dying(FakeHost):
+    """A server that dies as soon as it is asked who belongs to it."""
+
+    def __init__(self) -> None:
+        super().__init__(ENGINE)
+        self.service.members = self._members  # type: ignore[method-assign]
+
+    async def _members(self) -> frozenset[int]:
+        await self.service.stop(grace_s=0.0)
+        return frozenset()
+
+
+def test_the_processes_of_a_server_that_died_while_they_were_looked_at_are_no_strangers() -> None:
+    host = Dying()
+    host.gpu.guests = (Guest(pid=4711, to_s=1.0),)  # a rank of its own
+    guarded(host)
+
+
 def test_a_stranger_that_was_there_when_the_host_was_clean_may_stay_but_not_grow() -> None:
     small = Guest(pid=5, name="exporter", memory_bytes=GIB // 8)
     host = FakeHost(ENGINE)
@@ -273,27 +291,6 @@ class Passing(FakeGpu):
 def test_processes_that_pass_while_a_server_dies_are_nobodys() -> None:
     host = FakeHost(ENGINE, DYING)
     host.gpu = Passing(host.service, host.clock, gpus=1, baseline_bytes=0, total_bytes=80 * GIB)
-    assert isinstance(run(host)[0].outcome, Infeasible)
-
-
-class Slow(FakeGpu):
-    """What a look shows is four seconds old when it comes."""
-
-    async def look(self) -> GpuLook:
-        look = await super().look()
-        await self._clock.sleep(4.0)
-        return look
-
-
-def test_the_processes_of_a_server_that_died_while_they_were_looked_at_are_no_strangers() -> None:
-    host = FakeHost(ENGINE, DYING)
-    host.gpu = Slow(host.service, host.clock, gpus=1, baseline_bytes=0, total_bytes=80 * GIB)
-    result, events = run(host)
-    assert isinstance(result.outcome, Infeasible)
-    began_s = next(event.at_s for event in events if isinstance(event, StateEntered) and event.level == 4) - EPOCH_S
-    host = FakeHost(ENGINE, DYING)
-    host.gpu = Slow(host.service, host.clock, gpus=1, baseline_bytes=0, total_bytes=80 * GIB)
-    host.gpu.guests = (Guest(pid=4711, from_s=began_s, to_s=began_s + 3.0),)  # a rank of its own, dead with it
     assert isinstance(run(host)[0].outcome, Infeasible)
 
 
