@@ -81,11 +81,12 @@ carriers() {
 
 # Prints the PIDs of session $1 that are not a supervisor's of mark $2: also those that lost their environment.
 in_session() {
-    for t_file in /proc/[0-9]*; do
-        look_at "${t_file#/proc/}" && [ "$t_session" = "$1" ] || continue
-        case $t_state in Z | X) continue ;; esac
-        { tr '\000' '\n' <"$t_file/environ" | grep -q -e "^TUNER_SERVICE=$2:s:"; } 2>/dev/null ||
-            echo "${t_file#/proc/}"
+    # What stands behind the last ')' of a line: state, parent, group, session. The command may hold anything.
+    for t_file in $(grep -l -s -E -e "\) [^ZX] -?[0-9]+ -?[0-9]+ $1 [^)]*$" /proc/[0-9]*/stat); do
+        t_file=${t_file%/stat}
+        { tr '\000' '\n' <"$t_file/environ" | grep -q -e "^TUNER_SERVICE=$2:s:"; } 2>/dev/null && continue
+        # It is there still: the grep above finds itself.
+        look_at "${t_file#/proc/}" && [ "$t_session" = "$1" ] && echo "${t_file#/proc/}"
     done
 }
 
