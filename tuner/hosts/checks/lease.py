@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.errors import HostFault, LeaseHeld
+from tuner.errors import HostFault, LeaseHeld, TransportFault
 from tuner.hosts.checks.row import Row, failed, ok
 from tuner.hosts.systemd.holding import Seen, grant
 from tuner.hosts.systemd.lease import LeaseFolder
@@ -10,9 +10,15 @@ from tuner.model.lease import Holder
 
 
 async def read_lease(folder: LeaseFolder) -> Seen | HostFault:
-    """Look at the lease; nothing is written. What kept us from looking is a value."""
+    """Look at the lease; nothing is written. What the host has against it is a value.
+
+    Raises:
+        TransportFault: the host is not reached.
+    """
     try:
         return await folder.look()
+    except TransportFault:
+        raise
     except HostFault as error:
         return error
 
