@@ -270,6 +270,8 @@ class Rig:
         made = subprocess.run(["systemd-id128", "new"], capture_output=True, text=True, check=True)
         (self.root / "etc/machine-id").write_text(made.stdout)
         (self.root / "etc/hostname").write_text(f"{self.name}\n")
+        # What this machine's own shells do first is not part of the test; it would be done for each command.
+        (self.root / "root/.bashrc").unlink(missing_ok=True)
         home = self.root / HOME.relative_to("/")
         # The programs are made where they lie now, and told where they will be.
         facts = environment(HOME, speed=self._speed, address=self.address, faults=self._faults)
