@@ -70,7 +70,8 @@ def decide(commands: Sequence[Argv], answers: Sequence[CommandResult], listing: 
     """
     if listing.status != 0 and all(answer.status != 0 for answer in answers):
         said = (listing.stderr + listing.stdout).strip()
-        return Rights(missing=tuple(commands), problem=said.splitlines()[0] if said else "")
+        # The last line is the reason; sudo warns before it (of a host name that nobody resolves, say).
+        return Rights(missing=tuple(commands), problem=said.splitlines()[-1] if said else "")
     rules = parse_rules(listing.stdout)
     asks = any(not rule.free for rule in rules)
     missing = [
