@@ -124,6 +124,7 @@ def main() -> None:
         seen = asyncio.run(measure(rig, count))
     print("killed while   deaths   median s   longest s")
     for state, times in seen.items():
+        assert times, f"no server was killed while {state.value}"
         print(f"{state.value:<13}  {len(times):>6}   {statistics.median(times):>8.2f}   {max(times):>9.2f}")
     everything = [time_s for times in seen.values() for time_s in times]
     print(f"{'all':<13}  {len(everything):>6}   {statistics.median(everything):>8.2f}   {max(everything):>9.2f}")
