@@ -118,6 +118,7 @@ class Stay:
         if tenancy is None or not self._entered:
             await self.ports.route.close()
             return None
+        remark("putting back what was there before")
         try:
             original = await tenancy.restore()
             problem = await self._problem(original, proof, remark)
@@ -152,7 +153,10 @@ class Stay:
         try:
             await asyncio.wait((answering, hurried), return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
-                return answering.result()
+                problem = answering.result()
+                if problem is None:
+                    remark("the original answers again")
+                return problem
         finally:
             await end(answering)
             await end(hurried)
