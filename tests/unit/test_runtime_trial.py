@@ -193,6 +193,23 @@ def test_a_crash_loop_is_a_crash_although_it_answers_in_between() -> None:
     assert outcome.diagnosis.cause is Cause.CRASH_LOOP
 
 
+@pytest.mark.parametrize("state", [TrialState.LOADING, TrialState.MEASURING])
+def test_a_server_that_somebody_starts_anew_again_and_again_is_no_crash_loop(state: TrialState) -> None:
+    host = FakeHost(ENGINE, Start(log=((0.1, STAGE),)))
+
+    def start_anew(event: TrialEvent) -> None:
+        if isinstance(event, StateEntered) and event.state is state and event.level in (None, 1):
+            host.service._exec(host.clock.monotonic_s())  # the counter of systemd's own restarts stays as it is
+
+    async def main() -> TrialResult:
+        return await Trial(request(), HostSession(host.ports()), ENGINE, start_anew, asyncio.Event()).run()
+
+    outcome = asyncio.run(main()).outcome
+    assert isinstance(outcome, Faulted)
+    assert outcome.diagnosis is not None
+    assert outcome.diagnosis.cause is Cause.OPERATOR_STOP
+
+
 def test_an_old_server_that_answers_health_proves_nothing() -> None:
     host = FakeHost(ENGINE, dying(TrialState.LOADING), old_server=OldServer(settings={"batch": 1, "draft": 0}))
     result, events = run(host)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import MeasurementFault
+from tuner.model.host import Activity
 from tuner.model.outcome import Cause, Diagnosis, Measured, TrialState
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.trial import Effective, LegFinished, ServiceIdentity, WarmedUp
@@ -257,6 +258,13 @@ class Attempt:
         )
         if diagnosis.cause is not Cause.UNKNOWN or not ended.looped:
             return diagnosis
+        if state.restarts == 0 and state.activity is not Activity.RESTARTING:
+            return Diagnosis(
+                cause=Cause.OPERATOR_STOP,
+                config_fault=False,
+                evidence=diagnosis.evidence,
+                advice="somebody else started the server anew; nobody may touch it during a trial",
+            )
         return Diagnosis(
             cause=Cause.CRASH_LOOP,
             config_fault=None,
