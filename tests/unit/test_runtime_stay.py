@@ -9,18 +9,19 @@ from dataclasses import replace
 import pytest
 
 from tuner.errors import LeaseHeld, LeaseLost, RestoreFailed, TransportFault
+from tuner.model.host import Original
 from tuner.model.http import HttpCall, HttpReply
 from tuner.model.lease import Holder
 from tuner.model.outcome import Faulted
 from tuner.model.trial import Command, TrialFinished, TrialRequest
 from tuner.model.workload import Workload
-from tuner.runtime.cleaning import HostSession
+from tuner.runtime.cleaning import HostSession, make_clean
 from tuner.runtime.stay import Proof, Stay
 from tuner.runtime.trial import events_of
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_engine import FakeEngine
 from tuner.testing.fake_host import FakeHost, Start
-from tuner.testing.fake_tenancy import FakeOwnedHost
+from tuner.testing.fake_tenancy import FakeOwnedHost, FakeTenancy
 
 ENGINE = FakeEngine()
 ORIGINAL = Command(argv=("serve", "--batch", "8", "--draft", "0"))
@@ -55,11 +56,13 @@ class Originals:
 class House:
     """A fake host that belongs to somebody, and our stay there."""
 
-    def __init__(self, *, loads_s: float = 5.0, generates: bool = True, holder: Holder = US) -> None:
+    def __init__(
+        self, *, loads_s: float = 5.0, generates: bool = True, holder: Holder = US, start: Start | None = None
+    ) -> None:
         self.clock = FakeClock()
         self.owned = FakeOwnedHost(clock=self.clock, original=ORIGINAL, secrets=("s3cret-of-the-unit",))
         self.remarks: list[str] = []
-        self.fake = FakeHost(ENGINE, Start(), clock=self.clock)
+        self.fake = FakeHost(ENGINE, start or Start(), clock=self.clock)
         self.ports = replace(
             self.fake.ports(),
             tenancy=self.owned.tenancy(holder),
@@ -98,6 +101,38 @@ def test_a_stay_renews_its_lease_and_gives_the_host_back_as_it_was() -> None:
     assert "restore" in house.owned.calls
     assert (house.owned.runs, house.owned.has_drop_in, house.owned.held()) == ("original", False, None)
     assert "the original answers again" in house.remarks
+
+
+@pytest.mark.parametrize(("returns_s", "waited_s"), [(0.0, 0.0), (7.0, 7.0), (None, 90.0)])
+def test_the_original_is_started_once_the_gpu_memory_that_it_needs_is_back(
+    returns_s: float | None, waited_s: float
+) -> None:
+    house = House(loads_s=60.0, start=Start(gpu_returns_s=returns_s))
+    session = HostSession(house.ports)
+    house.stay = session.stay
+    restored_s: list[float] = []
+    tenancy = house.ports.tenancy
+    assert isinstance(tenancy, FakeTenancy)
+    restore = tenancy.restore
+
+    async def noted() -> Original:
+        restored_s.append(house.clock.monotonic_s())
+        return await restore()
+
+    tenancy.restore = noted  # type: ignore[method-assign]
+
+    async def story() -> None:
+        await house.enter()
+        await make_clean(session, house.ports.control(""), house.remarks.append)
+        await house.fake.service.start(ORIGINAL)
+        house.owned.deploy()
+        await house.fake.service.stop(grace_s=1.0)
+        ended_s = house.clock.monotonic_s()
+        await house.leave()
+        assert restored_s[0] - ended_s == pytest.approx(waited_s, abs=0.3)
+
+    house.run(story)
+    assert any("GPU memory that the original needs" in remark for remark in house.remarks) == bool(waited_s)
 
 
 def test_the_lease_is_renewed_while_the_original_still_loads() -> None:

@@ -42,7 +42,36 @@ class HostSession:
     stay: Stay = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stay = Stay(self.ports)
+        self.stay = Stay(self.ports, settled=lambda remark: await_memory(self, remark))
+
+
+async def await_memory(session: HostSession, remark: Remarks) -> None:
+    """Wait until the GPU memory of the servers that ended here is back: the owner's server needs it to start.
+
+    Memory of a process that was killed comes back late. Longer than ``limits.clean_s`` it is not waited
+    for, nor while somebody else has it, nor in a hurry: the owner's server is started all the same.
+    """
+    if not session.gpu_baseline:  # nothing of ours ever ran
+        return
+    host, limits = session.ports, session.limits
+    memory = Memory(baseline=session.gpu_baseline, at_clean=session.gpu_at_clean, limits=limits)
+    deadline_s = host.clock.monotonic_s() + limits.clean_s
+    told = False
+    try:
+        while (await host.service.state()).activity not in (Activity.RUNNING, Activity.RESTARTING):
+            dirt = memory.judge(await host.gpu.look(), ours=session.our_pids, now_s=host.clock.monotonic_s())
+            if dirt is None or dirt.is_foreign:
+                return
+            if session.stay.hurried.is_set() or host.clock.monotonic_s() >= deadline_s:
+                remark(f"the original is started although GPU memory is in use: {dirt.text}")
+                return
+            if not told:
+                told = True
+                remark(f"waiting for GPU memory that the original needs: {dirt.text}")
+            await host.clock.sleep(limits.probe_s)
+    except HostFault as fault:
+        # What can be restored without that knowledge is restored.
+        remark(f"whether GPU memory is free is not known: {fault}")
 
 
 async def make_clean(session: HostSession, control: ControlClient, remark: Remarks) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tuner.errors import HostFault, LeaseHeld, LeaseLost, RestoreFailed, TransportFault
@@ -47,9 +47,11 @@ class Stay:
         secrets: values of the host's own that must not be stored or shown.
         lost: why the host is no longer ours; None while it is.
         hurried: the original is started but not waited for.
+        settled: returns once the original can be started: what it needs is free again.
     """
 
     ports: HostPorts
+    settled: Callable[[Remarks], Awaitable[None]] | None = None
     secrets: tuple[str, ...] = ()
     lost: str | None = None
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,6 +122,8 @@ class Stay:
             return None
         remark("putting back what was there before")
         try:
+            if self.settled is not None:
+                await self.settled(remark)
             original = await tenancy.restore()
             problem = await self._problem(original, proof, remark)
             await self._stop_renewing()
