@@ -34,7 +34,7 @@ SendSIGKILL=yes
 StandardOutput=journal
 StandardError=journal
 LogRateLimitIntervalSec=0
-LogLevelMax=
+LogLevelMax=debug
 LogNamespace=
 """
 _PREFIXES = {"ignore-failure": "", "privileged": "+", "no-setuid": "!", "ambient": "!!"}
