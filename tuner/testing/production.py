@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 
-from tuner.errors import TransportFault
 from tuner.hosts.clock import SystemClock
 from tuner.hosts.ssh.transport import SshTransport
 from tuner.hosts.systemd.deadman import service_name, timer_name
 from tuner.hosts.systemd.paths import drop_in_folder, drop_in_path
 from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.tenancy import UnitTenancy, lease_folder
-from tuner.model.host import CommandResult
 from tuner.model.lease import Holder, LeaseTerms
 from tuner.ports import HostTransport
+from tuner.testing.inside import InsideTransport
 from tuner.testing.rig import Rig
 from tuner.testing.tenancy_suite import LONG, holder
 
@@ -23,40 +22,6 @@ ORIGINAL = ("/usr/bin/tail", "--pid=1", "-f", "/dev/null")
 TRIAL = ("/usr/bin/tail", "--pid=1", "-s", "7", "-f", "/dev/null")
 STUBBORN = "/bin/sh -c 'trap \"\" TERM; while :; do sleep 0.2; done'"
 """Ignores SIGTERM."""
-
-
-class InsideTransport:
-    """``ports.HostTransport`` into a host as root, without a network in between: what is tested is not SSH."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        timeout_s: float = 30.0,  # noqa: ARG002 - the rig has its own
-        repeat: bool = True,  # noqa: ARG002 - there is no connection to lose
-    ) -> CommandResult:
-        """Run a command."""
-        done = await asyncio.to_thread(self._rig.run, *argv, stdin=stdin.decode())
-        return CommandResult(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
-
-    async def read_file(self, path: str) -> bytes:
-        """Read a text file."""
-        result = await self.run(("cat", path))
-        if result.status != 0:
-            msg = f"{path}: cannot be read: {result.stderr.strip()}"
-            raise TransportFault(msg)
-        return result.stdout.encode()
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """Write a text file."""
-        await asyncio.to_thread(self._rig.write, path, content.decode(), mode=mode)
-
-    async def close(self) -> None:
-        """Nothing to close."""
 
 
 class Production:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,22 +19,17 @@ from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.login import refused_rows
 from tuner.hosts.checks.row import Row, ok, unknown, warning
 from tuner.hosts.clock import SystemClock
-from tuner.hosts.local import LocalTransport
-from tuner.hosts.route import DirectRoute
 from tuner.hosts.ssh.connection import Patience
-from tuner.hosts.ssh.login import resolve
-from tuner.hosts.ssh.transport import SshTransport
-from tuner.hosts.ssh.tunnel import OpenSshTunnel
 from tuner.load.http import HttpControlClient
 from tuner.model.finding import Finding, Verdict
 from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 from tuner.model.trial import Command
-from tuner.ports import EngineAdapter, HostTransport, Route
-from tuner.wiring.holder import MACHINE_ID
+from tuner.ports import EngineAdapter, HostTransport
+from tuner.wiring.holder import holder_of
 from tuner.wiring.load import hosts_of
+from tuner.wiring.reach import Way, way_to
 
-LOOPBACK = "127.0.0.1"
 PATIENCE = Patience(reconnect_s=15.0)
 """A person waits for the answer: a host that is not back by then is not reached."""
 
@@ -74,23 +66,9 @@ def examine(root: Path, name: str, overrides: Overrides | None = None) -> tuple[
         engine=ENGINES[study.engine],
         base=None if study.command is None else Command(argv=study.command, env=study.env),
         ladder=workload.ladder,
-        asking=_asking(study.name, root.resolve() / FOLDER / study.name),
+        asking=holder_of(study.name, str(root.resolve() / FOLDER / study.name)),
     )
     return asyncio.run(check_hosts(hosts, aim))
-
-
-def _asking(study: str, directory: Path) -> Holder:
-    """Say who would take the hosts: the same study as a run of it, before its base command is known."""
-    here = socket.gethostname()
-    machine = MACHINE_ID.read_text().strip() if MACHINE_ID.exists() else ""
-    return Holder(
-        owner=f"uid {os.getuid()}@{here}",
-        study=study,
-        directory=str(directory),
-        machine=machine or here,
-        pid=os.getpid(),
-        since_s=time.time(),
-    )
 
 
 async def check_hosts(hosts: Iterable[HostSpec], aim: Aim) -> tuple[Finding, ...]:
@@ -125,8 +103,8 @@ async def _rows(spec: HostSpec, aim: Aim, given: HostTransport | None) -> tuple[
     if isinstance(spec, SimulatedHostSpec):
         return (ok("reachable", f"simulated on this machine at {spec.address}"),)
     try:
-        async with _open(spec, given) as transport:
-            bench = await _bench(spec, aim, transport)
+        async with _open(spec, given) as way:
+            bench = _bench(spec, aim, way)
             if isinstance(spec, UnitHostSpec):
                 return await unit_host.unit_host_rows(spec, bench)
             here = str(Path(sys.executable).parent) if spec.login is None else ""
@@ -137,40 +115,32 @@ async def _rows(spec: HostSpec, aim: Aim, given: HostTransport | None) -> tuple[
 
 
 @contextlib.asynccontextmanager
-async def _open(spec: UnitHostSpec | ProcessHostSpec, given: HostTransport | None) -> AsyncIterator[HostTransport]:
-    transport = given or (LocalTransport() if spec.login is None else SshTransport(spec.login, patience=PATIENCE))
+async def _open(spec: UnitHostSpec | ProcessHostSpec, given: HostTransport | None) -> AsyncIterator[Way]:
+    way = await asyncio.to_thread(way_to, spec, PATIENCE)
     try:
-        yield transport
+        yield way if given is None else replace(way, transport=given)
     finally:
-        if given is None:
-            with contextlib.suppress(HostFault):
-                await transport.close()
+        with contextlib.suppress(HostFault):
+            await way.transport.close()
 
 
-async def _bench(spec: UnitHostSpec | ProcessHostSpec, aim: Aim, transport: HostTransport) -> Bench:
-    address = LOOPBACK if spec.login is None else (await asyncio.to_thread(resolve, spec.login)).hostname
+def _bench(spec: UnitHostSpec | ProcessHostSpec, aim: Aim, way: Way) -> Bench:
     return Bench(
-        transport=transport,
+        transport=way.transport,
         engine=aim.engine,
         distribution=DISTRIBUTIONS.get(aim.engine.name),
         judge_version=lambda version: version_row(aim.engine.name, version),
         control=HttpControlClient,
-        route=_route(spec, address),
-        way=_way(spec, address),
+        route=way.route,
+        way=_way(spec, way.address),
         is_remote=spec.login is not None,
-        address=address,
+        address=way.address,
         ladder=aim.ladder,
         clock=SystemClock(),
         asking=aim.asking,
         base=aim.base,
-        accepted_key=lambda: transport.accepted_key if isinstance(transport, SshTransport) else None,
+        accepted_key=way.accepted_key,
     )
-
-
-def _route(spec: UnitHostSpec | ProcessHostSpec, address: str) -> Route:
-    if spec.reach.tunnel and spec.login is not None:
-        return OpenSshTunnel(spec.login)
-    return DirectRoute(address, spec.reach.base_url)
 
 
 def _way(spec: UnitHostSpec | ProcessHostSpec, address: str) -> str:
