@@ -77,6 +77,7 @@ class SglangLogReader:
         self._death = ""
         self._unbalanced = ""
         self._terminated = False
+        self._lives = 0
 
     def feed(self, text: str) -> None:
         """Take the next piece."""
@@ -177,6 +178,7 @@ class SglangLogReader:
 
     def _begin(self, line: str) -> None:
         """Start anew: a service manager may have started the server again into the same log."""
+        self._lives += 1
         self._stage, self._begins, self._loading, self._started = "", {}, 0, False
         self._speculates = _SPECULATES.search(line) is not None
 
@@ -189,7 +191,8 @@ class SglangLogReader:
         if self._sure is not None or self._terminated:
             return
         rule = self._rule(line, lowered, exception)
-        if rule is None:
+        if rule is None or (self._lives > 1 and rule.direction is not None):
+            # The memory that a later life lacks may be what the killed one before it has not given back yet.
             return
         finding = _Finding(
             rule=rule, cause=self._cause(rule), line=line, direction=hybrid_direction(rule, line, self._speculates)
