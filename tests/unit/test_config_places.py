@@ -92,9 +92,9 @@ def test_another_unit_of_a_host_of_the_file_keeps_its_login_and_care(tmp_path: P
     assert isinstance(before, UnitHostSpec)
     assert (host.unit, host.sudo) == ("b.service", True)
     assert (host.login, host.care, host.reach) == (before.login, before.care, before.reach)
-    (through,) = hosts(tmp_path, [SSH], host="gpu01", unit="b", tunnel=True)
+    (through,) = hosts(tmp_path, [{**SSH, "ray_node": "10.0.0.7"}], host="gpu01", unit="b", tunnel=True)
     assert isinstance(through, UnitHostSpec)
-    assert through.reach == Reach(tunnel=True)
+    assert through.reach == Reach(tunnel=True, ray_node="10.0.0.7")
 
 
 def test_a_new_key_is_taken_of_every_host_over_ssh(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tuner.config.overrides import Overrides
 from tuner.config.problems import Problem, failure, quoted, reading, unknown
 from tuner.config.study_file import StudyFile
 from tuner.errors import UsageError
-from tuner.model.study import HostSpec, ProcessHostSpec, Reach, SimulatedHostSpec, UnitHostSpec
+from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 
 _ADD_UNIT: Final = "add --unit NAME, the systemd unit that runs the server there"
 
@@ -88,7 +88,8 @@ def _named_entry(study: StudyFile, over: Overrides, unit: str, root: Path) -> Ho
         return HostEntry(name=HERE, unit=unit, sudo=over.sudo)
     for index, entry in enumerate(study.hosts):
         if entry.name == over.host:  # its login, its GPUs and its care hold for another unit too
-            reach = Reach(tunnel=True) if over.tunnel else entry.reach
+            # A worker placed near its host stays there.
+            reach = replace(entry.reach, tunnel=True, base_url=None) if over.tunnel else entry.reach
             known = _with_files(study, index, entry, root)
             return replace(known, unit=unit, sudo=entry.sudo or over.sudo, state_dir=None, reach=reach)
     try:
