@@ -85,6 +85,7 @@ def test_every_gpu_is_read_in_bytes_and_hertz() -> None:
 )
 def test_only_what_the_driver_calls_active_slows_a_gpu_down(cells: str, slowed_by: tuple[str, ...]) -> None:
     (gpu,) = parse_gpus(f"0, 1, 2, GPU-a, [N/A], {cells}", FULL)
+    assert gpu.reading is not None
     assert gpu.reading.slowed_by == slowed_by
     assert gpu.reading.sm_clock_hz is None
 
@@ -160,6 +161,13 @@ def test_only_the_gpus_of_the_server_are_looked_at() -> None:
         assert ([reading.index for reading in look.readings], look.processes) == ([1], processes)
 
     asyncio.run(main())
+
+
+def test_a_gpu_of_others_need_not_tell_its_memory() -> None:
+    mine, other = parse_gpus("0, 512, 1024, GPU-a\n1, [N/A], [N/A], GPU-b\n", MEMORY, indices=(0,))
+    assert mine.reading is not None
+    assert other.reading is None
+    assert (other.index, other.uuid) == (1, "GPU-b")
 
 
 def test_a_gpu_that_is_not_there_is_named_with_those_that_are() -> None:

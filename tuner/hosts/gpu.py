@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from tuner.errors import HostFault
-from tuner.hosts.smi_text import Gpu, gpu_fields, parse_gpus, parse_processes
+from tuner.hosts.smi_text import gpu_fields, parse_gpus, parse_processes
 from tuner.model.host import CommandResult, GpuLook, GpuProcess, GpuReading
 from tuner.ports import HostTransport
 
@@ -135,21 +135,16 @@ class NvidiaSmiProbe:
     # -- what it said ------------------------------------------------------------------
 
     def _readings(self, text: str) -> tuple[GpuReading, ...]:
-        gpus = parse_gpus(text, self._fields[0])
-        self._by_uuid = {gpu.uuid: gpu.reading.index for gpu in gpus}
-        return tuple(gpu.reading for gpu in self._wanted(gpus))
-
-    def _wanted(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        if not self._indices or not gpus:
-            return gpus
-        there = {gpu.reading.index for gpu in gpus}
+        gpus = parse_gpus(text, self._fields[0], self._indices)
+        self._by_uuid = {gpu.uuid: gpu.index for gpu in gpus}
+        there = {gpu.index for gpu in gpus}
         missing = sorted(set(self._indices) - there)
-        if missing:
+        if gpus and missing:
             raise HostFault(
                 f"{self._program[-1]}: there is no GPU {', '.join(map(str, missing))}, "
                 f"only {', '.join(map(str, sorted(there)))}: correct gpu_indices of the host in the study file"
             )
-        return tuple(gpu for gpu in gpus if gpu.reading.index in self._indices)
+        return tuple(gpu.reading for gpu in gpus if gpu.reading is not None)
 
     def _processes(self, text: str) -> tuple[GpuProcess, ...]:
         return parse_processes(text, self._by_uuid, self._indices)

@@ -35,32 +35,42 @@ def gpu_fields() -> tuple[tuple[str, ...], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One line of ``--query-gpu``."""
+    """One line of ``--query-gpu``; ``reading`` None: it is none of the GPUs that matter."""
 
+    index: int
     uuid: str
-    reading: GpuReading
+    reading: GpuReading | None
 
 
-def parse_gpus(text: str, fields: Sequence[str]) -> tuple[Gpu, ...]:
+def parse_gpus(text: str, fields: Sequence[str], indices: Sequence[int] = ()) -> tuple[Gpu, ...]:
     """Read lines of ``fields``, one a GPU.
+
+    Args:
+        text: what nvidia-smi said.
+        fields: that it was asked for.
+        indices: the GPUs that matter; empty: all. Of another one, memory that the driver does not tell is no matter.
 
     Raises:
         HostFault: names the line that has no numbers for index and memory.
     """
-    return tuple(_gpu(line, fields) for line in _lines(text))
+    return tuple(_gpu(line, fields, indices) for line in _lines(text))
 
 
-def _gpu(line: str, fields: Sequence[str]) -> Gpu:
+def _gpu(line: str, fields: Sequence[str], indices: Sequence[int]) -> Gpu:
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(fields):
         raise _unreadable(line)
     row = dict(zip(fields, cells, strict=True))
+    index = _number(row["index"], line)
+    if indices and index not in indices:
+        return Gpu(index=index, uuid=row["uuid"], reading=None)
     clock = row.get(_CLOCK, "")
     reasons = {name.rpartition(".")[2]: cell for name, cell in row.items()}
     return Gpu(
+        index=index,
         uuid=row["uuid"],
         reading=GpuReading(
-            index=_number(row["index"], line),
+            index=index,
             memory_used_bytes=_number(row["memory.used"], line) * _MIB,
             memory_total_bytes=_number(row["memory.total"], line) * _MIB,
             sm_clock_hz=int(clock) * _MHZ if _is_number(clock) else None,

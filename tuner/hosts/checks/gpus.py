@@ -132,13 +132,9 @@ def gpus_row(found: Gpus, indices: Sequence[int], *, needed: bool) -> Row:
         none = "nvidia-smi shows no GPU"
         remedy = "check that the driver is loaded and the GPUs belong to this host"
         return failed(check, none, remedy) if needed else warning(check, none, remedy)
-    absent = sorted(set(indices) - there)
-    if absent:
-        return failed(
-            check,
-            f"gpu_indices {absent}: this host has GPUs {sorted(there)}",
-            "correct gpu_indices in its [[hosts]] table",
-        )
+    unwatched = _unwatched(found, indices)
+    if unwatched is not None:
+        return failed(check, *unwatched)
     detail = _count(found.gpus)
     if found.persistent is False:
         return warning(
@@ -147,6 +143,21 @@ def gpus_row(found: Gpus, indices: Sequence[int], *, needed: bool) -> Row:
             "on the host, as root: nvidia-smi -pm 1, or enable nvidia-persistenced: else each start loads the driver",
         )
     return ok(check, detail)
+
+
+def _unwatched(found: Gpus, indices: Sequence[int]) -> tuple[str, str] | None:
+    """Say why the memory of the GPUs that the study means cannot be watched, and what to do; None: it can."""
+    there = {gpu.index for gpu in found.gpus}
+    absent = sorted(set(indices) - there)
+    if absent:
+        return f"gpu_indices {absent}: this host has GPUs {sorted(there)}", "correct gpu_indices in its [[hosts]] table"
+    silent = [gpu.index for gpu in _chosen(found, indices) if gpu.used_bytes is None or gpu.total_bytes is None]
+    if silent:
+        return (
+            f"the driver does not tell the memory of GPU {', '.join(map(str, silent))}",
+            "name other GPUs in gpu_indices of its [[hosts]] table, or switch MIG off there: a run watches that memory",
+        )
+    return None
 
 
 def memory_row(
@@ -164,7 +175,7 @@ def memory_row(
     check = "GPU memory"
     ours = {pid for pid, owner in owners.items() if unit is not None and owner.belongs_to(unit)}
     foreign = [user for user in found.users if user.pid not in ours]
-    chosen = [gpu for gpu in found.gpus if not indices or gpu.index in indices]
+    chosen = _chosen(found, indices)
     detail = _each(chosen)
     if ours:
         held = [user.used_bytes or 0 for user in found.users if user.pid in ours]
@@ -184,6 +195,10 @@ def memory_row(
             f"look for it with fuser -v /dev/nvidia* on the host: a run waits {wait_s:g} s for it to be freed",
         )
     return ok(check, detail)
+
+
+def _chosen(found: Gpus, indices: Sequence[int]) -> list[Gpu]:
+    return [gpu for gpu in found.gpus if not indices or gpu.index in indices]
 
 
 def _named(user: GpuUser, owner: Owner | None) -> str:
