@@ -199,6 +199,10 @@ def test_the_engine_needs_room_to_start(free: int, verdict: Verdict) -> None:
     assert disk_row((space("/"), space("/dev/shm", free))).verdict is verdict
 
 
+def test_a_system_image_that_is_full_and_read_only_is_fine() -> None:
+    assert disk_row((space("/", 0, read_only=True), space("/tmp"))).verdict is OK
+
+
 def test_disks_that_say_nothing_are_a_warning() -> None:
     assert disk_row(()).verdict is WARNING
 

@@ -115,8 +115,12 @@ def _room_row(check: str, space: Space, free_bytes: int) -> Row:
 def disk_row(spaces: Sequence[Space]) -> Row:
     """Decide whether an engine has room to start."""
     detail = ", ".join(f"{space.folder} {_free(space)}" for space in spaces) or "df says nothing"
-    full = [space.folder for space in spaces if space.free_bytes is not None and space.free_bytes < DISK_NEEDS_BYTES]
-    low = [space.folder for space in spaces if space.free_bytes is not None and space.free_bytes < DISK_LOW_BYTES]
+    # A system image that nobody can write is full by its nature.
+    room = [
+        (space.folder, space.free_bytes) for space in spaces if not space.read_only and space.free_bytes is not None
+    ]
+    full = [folder for folder, free_bytes in room if free_bytes < DISK_NEEDS_BYTES]
+    low = [folder for folder, free_bytes in room if free_bytes < DISK_LOW_BYTES]
     if full:
         return failed("disk", detail, f"free 1 GiB in {', '.join(full)}: the engine cannot start there")
     if low or not spaces:
