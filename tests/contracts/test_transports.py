@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +79,34 @@ def test_a_program_that_is_none_is_unknown_and_named(tmp_path: Path) -> None:
     program.chmod(0o700)
     with pytest.raises(TransportFault, match="program: cannot be started"):
         asyncio.run(LocalTransport().run((str(program),)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave a process behind that it may not kill")
+@pytest.mark.parametrize("end", ["timed out", "cancelled"])
+def test_a_command_of_another_user_is_not_waited_for_and_said_to_run_still(tmp_path: Path, end: str) -> None:
+    pid_file = tmp_path / "pid"
+
+    async def scenario() -> None:
+        timeout_s = 0.5 if end == "timed out" else 60.0
+        command = ("sh", "-c", f"echo $$ > '{pid_file}'; exec sleep 5")
+        running = asyncio.ensure_future(LocalTransport().run(command, timeout_s=timeout_s))
+        while not pid_file.exists() or not pid_file.read_text():  # noqa: ASYNC110 - another process sets no event
+            await asyncio.sleep(0.01)
+        nobody = 65534
+        os.setresuid(nobody, nobody, 0)  # as a user is who started sudo: the child is root's
+        try:
+            if end == "cancelled":
+                running.cancel()
+            await asyncio.wait((running,))
+        finally:
+            os.setresuid(0, 0, 0)
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        with pytest.raises(TransportFault if end == "timed out" else asyncio.CancelledError) as caught:
+            await running
+        assert end == "cancelled" or "it runs still, as another user" in str(caught.value)
+        while process_stat(int(pid_file.read_text())) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    began_s = time.monotonic()
+    asyncio.run(scenario())
+    assert time.monotonic() - began_s < 4.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import tempfile
@@ -65,13 +64,12 @@ class LocalTransport:
             try:
                 status = await asyncio.wait_for(process.wait(), timeout_s)
             except TimeoutError as error:
-                msg = f"{' '.join(argv)}: no result after {timeout_s:g} s, killed"
+                fate = "killed" if await _kill(process) else "and it runs still, as another user: look for it"
+                msg = f"{' '.join(argv)}: no result after {timeout_s:g} s, {fate}"
                 raise TransportFault(msg) from error
             finally:
                 if process.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    await process.wait()
+                    await _kill(process)
             return CommandResult(
                 status=status if status >= 0 else _SIGNAL_STATUS - status, stdout=_text(stdout), stderr=_text(stderr)
             )
@@ -96,6 +94,18 @@ class LocalTransport:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+async def _kill(process: asyncio.subprocess.Process) -> bool:
+    """Kill a process group and wait for its end; False: it is another user's (sudo's), and is not waited for."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    await process.wait()
+    return True
 
 
 def _text(file: BinaryIO) -> str:
