@@ -17,6 +17,7 @@ The tree is split by what the caller would do about it::
     │   │   ├── HostKeyRefused the host does not prove to be the one that is known
     │   │   └── LoginRefused  the host knows neither our user nor our key
     │   ├── DirtyHost         processes, GPU memory or the port stayed in use after cleaning
+    │   ├── ServerInTheWay    another server runs where ours should: it is not ours to stop
     │   ├── LeaseLost         the host is no longer ours: it was rebooted, or taken over
     │   ├── RestoreFailed     the host is not what it was before; a person must look
     │   └── ExecutorFault     the worker that ran the trial is gone
@@ -85,6 +86,10 @@ class LoginRefused(TransportFault):
 
 class DirtyHost(HostFault):
     """Processes, GPU memory or the port stayed in use after cleaning."""
+
+
+class ServerInTheWay(HostFault):
+    """A server runs already where one was to be started; whoever sees this has not started it."""
 
 
 class LeaseLost(HostFault):

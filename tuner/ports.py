@@ -93,6 +93,7 @@ class ServiceManager(Protocol):
         """Start a server; returns once its main process has been executed.
 
         Raises:
+            ServerInTheWay: another server runs; nothing was started.
             HostFault: the manager itself failed. A command that dies at once is no error.
         """
 
@@ -397,6 +398,7 @@ class HostPorts:
         look_s: between two looks at the service; a look over a network costs more than one at home.
         renew_s: between two renewals of the lease.
         outage_s: seconds the connection to the host has been out, all in all; None: there is none to lose.
+        new_key: host and fingerprint of a key that was not known and was taken; None: there is no such thing.
         tenancy: None: the host is nobody else's, and nothing on it is to be restored.
         cleanup: the owner's own way to free the GPUs; None: there is none.
         wait_s: how long the host may take to become clean; None: the runtime's own limit.
@@ -415,6 +417,7 @@ class HostPorts:
     tenancy: Tenancy | None = None
     renew_s: float = 60.0
     outage_s: Callable[[], float] | None = None
+    new_key: Callable[[], str | None] | None = None
     cleanup: Callable[[], Awaitable[CommandResult]] | None = None
     wait_s: float | None = None
 

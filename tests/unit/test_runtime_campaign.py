@@ -12,11 +12,11 @@ from tuner.errors import EvidenceError, ExecutorFault, HostFault, TooManyFaults,
 from tuner.execution.inline import InlineExecutor
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.space import Assignment, IntParameter, SearchSpace
-from tuner.model.study import ProcessHostSpec, StudySpec, TrialRow
+from tuner.model.study import ProcessHostSpec, SshLogin, StudySpec, TrialRow
 from tuner.model.trial import Command, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.model.workload import Workload
 from tuner.ports import EngineAdapter, Executor, HostPorts, Proposal
-from tuner.runtime.campaign import FAULTS_IN_A_ROW, Campaign, counted
+from tuner.runtime.campaign import COMEBACKS, FAULTS_IN_A_ROW, Campaign, counted
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_engine import FakeEngine
 from tuner.testing.fake_host import Death, FakeHost, Script, Start
@@ -197,6 +197,64 @@ def test_a_host_that_was_set_aside_is_restored_probed_and_taken_back_when_it_ans
     assert executor.asked == ["release host0", "probe host0", "probe host0"]
     assert any("host0 answers again" in text for text in notes.remarks)
     assert any(row.host == "host0" and isinstance(row.outcome, Measured) for row in optimizer.rows())
+
+
+def owned(study: StudySpec) -> StudySpec:
+    """Make the study's hosts somebody's."""
+    return replace(study, hosts=tuple(replace(host, login=SshLogin(host="gpu01")) for host in study.hosts))
+
+
+def test_the_only_host_is_waited_for_while_it_boots() -> None:
+    study = owned(spec(trials=3))
+    clock = FakeClock()
+    host = FakeHost(ENGINE, [*[Start(refuses="the network is down")] * 3, Start()], name="host0", clock=clock)
+    executor = Recorder({"host0": host.ports()}, {"fake": ENGINE})
+    executor.refusals = ["host0 does not answer"] * 8
+    notes = Notes()
+    assert asyncio.run(campaign(study, executor, notes, optimizer_of(study), clock=clock).run())
+    assert executor.asked.count("probe host0") == 9
+    assert any("waiting up to 30 minutes" in text for text in notes.remarks)
+
+
+def test_a_host_that_does_not_come_back_ends_the_study() -> None:
+    study = owned(spec(trials=3))
+    clock = FakeClock()
+    host = FakeHost(ENGINE, Start(refuses="the network is down"), name="host0", clock=clock)
+    executor = Recorder({"host0": host.ports()}, {"fake": ENGINE})
+    executor.refusals = ["host0 does not answer"] * 1000
+    with pytest.raises(TooManyFaults, match="host0 does not answer"):
+        asyncio.run(campaign(study, executor, Notes(), optimizer_of(study), clock=clock).run())
+    assert clock.monotonic_s() < 2400
+
+
+def test_a_host_that_only_ever_faults_is_set_aside_for_good() -> None:
+    study = owned(spec(trials=3))
+    clock = FakeClock()
+    host = FakeHost(ENGINE, Start(refuses="broken"), name="host0", clock=clock)
+    executor = Recorder({"host0": host.ports()}, {"fake": ENGINE})
+    notes = Notes()
+    with pytest.raises(TooManyFaults, match="broken"):
+        asyncio.run(campaign(study, executor, notes, optimizer_of(study), clock=clock).run())
+    assert len(notes.finished) == FAULTS_IN_A_ROW + COMEBACKS
+    assert executor.asked.count("release host0") == 1 + COMEBACKS
+
+
+def test_a_stop_is_heard_while_every_host_is_waited_for() -> None:
+    study = owned(spec(trials=3))
+    clock = FakeClock()
+    host = FakeHost(ENGINE, Start(refuses="broken"), name="host0", clock=clock)
+    executor = Recorder({"host0": host.ports()}, {"fake": ENGINE})
+    executor.refusals = ["host0 does not answer"] * 1000
+
+    async def main() -> bool:
+        running = campaign(study, executor, Notes(), optimizer_of(study), clock=clock)
+        night = asyncio.ensure_future(running.run())
+        await clock.sleep(300)
+        await running.stop()
+        return await night
+
+    assert asyncio.run(main()) is False
+    assert clock.monotonic_s() == 300
 
 
 class Recorder(InlineExecutor):

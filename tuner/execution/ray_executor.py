@@ -24,7 +24,8 @@ import ray
 import ray.exceptions
 
 import tuner
-from tuner.errors import ExecutorFault, HostFault, PreflightError, RestoreFailed, TunerError
+from tuner.errors import ExecutorFault, HostFault, LeaseHeld, PreflightError, RestoreFailed, TunerError
+from tuner.model.secrets import MASK
 from tuner.model.study import HostSpec, SimulatedHostSpec
 from tuner.model.trial import TrialEvent, TrialRequest
 from tuner.model.workload import Workload
@@ -108,15 +109,19 @@ class HostWorker:
         return tuple(remarks)
 
     async def leave(self) -> tuple[str, ...]:
-        """End the trial, if one runs, restore the host and give it back."""
+        """End the trial, if one runs, restore the host and give it back.
+
+        A worker that has not entered its host stands for one that died there: it takes over first.
+        """
         self._stop.set()
         await self._idle.wait()
         remarks: list[str] = []
-        await self._session.stay.leave(self._proof, remarks.append)
+        await give_back(self._session, self._proof, remarks.append)
         return tuple(remarks)
 
     async def probe(self) -> None:
-        """Look at the host's service and GPUs: whoever answers that can be used."""
+        """Take the host and look at its service and GPUs: whoever lets us can be used."""
+        await self._session.stay.enter(log.info)
         await self._session.ports.service.state()
         await self._session.ports.gpu.read()
 
@@ -131,6 +136,28 @@ class HostWorker:
     async def process_id(self) -> int:
         """Return the worker's PID: an answer proves that the actor is up."""
         return os.getpid()
+
+
+async def give_back(session: HostSession, proof: Proof, remark: Callable[[str], None]) -> None:
+    """Restore a host that this session, or one before it in the same study, had taken.
+
+    Raises:
+        LeaseHeld: somebody else has it by now.
+        HostFault: it could not be restored; the message holds no secret.
+    """
+    stay = session.stay
+
+    def scrubbed(text: str) -> str:
+        for value in stay.secrets:
+            text = text.replace(value, MASK)
+        return proof.engine.scrub(text)
+
+    try:
+        if not stay.is_entered:
+            await stay.enter(remark)
+        await stay.leave(proof, lambda text: remark(scrubbed(text)))
+    except HostFault as fault:
+        raise type(fault)(scrubbed(str(fault))) from None  # the original names what must not be shown
 
 
 def _require_listener(address: str) -> None:
@@ -167,6 +194,7 @@ class RayExecutor:
         self._building = building
         self._address = address
         self._hurrying: asyncio.Future[Any] | None = None
+        self._taken: set[str] = set()  # not given back yet
         self._actors: dict[str, Any] = {}
 
     async def open(self) -> None:
@@ -191,7 +219,11 @@ class RayExecutor:
                     else "see `ray status`"
                 )
             ) from error
+        self._taken.update(self._owned())
         taken = await asyncio.gather(*(self._tell(host, "enter") for host in self._hosts), return_exceptions=True)
+        for host, outcome in zip(self._hosts, taken, strict=True):
+            if isinstance(outcome, LeaseHeld):
+                self._taken.discard(host)  # never ours to restore
         for outcome in taken:
             if isinstance(outcome, BaseException):
                 with contextlib.suppress(HostFault):  # the first reason is the one that is told
@@ -223,24 +255,45 @@ class RayExecutor:
             raise ExecutorFault(f"host {host}: its worker is gone ({type(error).__name__})") from error
 
     async def release(self, host: str) -> None:
-        """Restore a host and give it back; a worker that is gone is replaced for it.
+        """Restore a host and give it back, by another worker or from here where its own is gone.
 
         Raises:
             HostFault: it could not be restored.
         """
-        await self._tell(host, "leave")
+        if host not in self._owned():
+            return
+        try:
+            await self._tell(host, "leave")
+        except ExecutorFault as fault:
+            log.warning("leave.failed host=%s error=%s", host, fault)
+            await self._give_back_from_here(host)
+        self._taken.discard(host)
+
+    async def _give_back_from_here(self, host: str) -> None:
+        building = self._building
+        name, workload, seed = building.restored
+        session = HostSession(building.host(self._hosts[host]), Limits())
+        proof = Proof(engine=building.engine(name), workload=workload, seed=seed)
+        await give_back(session, proof, lambda text: self._remark(f"host {host}: {text}"))
+
+    def _owned(self) -> tuple[str, ...]:
+        """Name the hosts that are somebody's."""
+        return tuple(host for host, spec in self._hosts.items() if spec.is_owned)
 
     async def probe(self, host: str) -> None:
-        """Hold that a host answers.
+        """Take a host again and hold that it answers.
 
         Raises:
-            HostFault: it does not.
+            LeaseHeld: it is somebody else's by now.
+            HostFault: it does not answer.
         """
+        if host in self._owned():
+            self._taken.add(host)
         await self._ask(host, "probe")
 
     def hurry(self) -> bool:
         """Do not wait for the originals to answer."""
-        owned = [host for host, spec in self._hosts.items() if spec.is_owned and host in self._actors]
+        owned = [host for host in self._owned() if host in self._actors]
         self._hurrying = asyncio.gather(*(self._ask(host, "hurry") for host in owned), return_exceptions=True)
         return bool(owned)
 
@@ -292,11 +345,13 @@ class RayExecutor:
         return self._actors[host]
 
     async def run(self, host: str, request: TrialRequest) -> AsyncIterator[TrialEvent]:
-        """Run a trial on the host's actor; the last event is TrialFinished.
+        """Run a trial on the host's actor, which takes the host; the last event is TrialFinished.
 
         Raises:
             ExecutorFault: the actor or its node died; a later call gets a new actor.
         """
+        if host in self._owned():
+            self._taken.add(host)
         try:
             async for reference in self._actor(host).run.remote(request):
                 yield await reference
@@ -326,9 +381,8 @@ class RayExecutor:
         Raises:
             HostFault: hosts are not what they were before.
         """
-        hosts = tuple(self._actors)
         try:
-            left = await asyncio.gather(*(self._tell(host, "leave") for host in hosts), return_exceptions=True)
+            left = await asyncio.gather(*(self.release(host) for host in tuple(self._taken)), return_exceptions=True)
         finally:
             await self._end()
         failed = [outcome for outcome in left if isinstance(outcome, BaseException)]

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from tuner.errors import DirtyHost, HostFault, TransportFault
+from tuner.errors import DirtyHost, HostFault, ServerInTheWay, TransportFault
 from tuner.hosts import files, starts
 from tuner.hosts.files import ProcessKey
 from tuner.hosts.status import FAULT, LOG, MARKER, Order, Status, read_status
@@ -78,7 +78,7 @@ class ProcessServiceManager:
         await self._dead_server_is_buried()
         if self._is_supervised():
             msg = f"{self._state_dir}: a server runs already: stop it first"
-            raise HostFault(msg)
+            raise ServerInTheWay(msg)
         order = self._order(command)
         supervisor = self._launch(order)
         answer = await self._first_word(supervisor)

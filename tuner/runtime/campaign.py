@@ -35,6 +35,12 @@ FAULTS_IN_A_ROW = 3
 PROBE_S = 60.0
 """Between two looks at whether a host that was set aside can be used again."""
 
+COMEBACKS = 3
+"""How often a host may come back without finishing a trial in between, before it is set aside for good."""
+
+WAIT_S = 1800.0
+"""How long a run waits for a host of somebody's when all are set aside: a GPU server takes minutes to boot."""
+
 
 def counted(rows: Sequence[TrialRow]) -> int:
     """Count the trials that count towards the budget: Measured and Infeasible ones."""
@@ -61,7 +67,10 @@ class _Host:
     name: str
     faults: int = 0
     last_fault: str = ""
-    recovering: asyncio.Task[None] | None = None  # set aside while there is one
+    is_owned: bool = False
+    comebacks: int = 0
+    recovering: asyncio.Task[bool] | None = None
+    is_aside: bool = False
 
 
 @dataclass(slots=True)
@@ -76,6 +85,7 @@ class Campaign:
     observer: RunObserver
     clock: Clock
     _stopping: bool = False
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _error: TunerError | None = None
     _running: dict[asyncio.Task[TrialResult], _Host] = field(default_factory=dict)
     _hosts: list[_Host] = field(default_factory=list)
@@ -94,12 +104,12 @@ class Campaign:
 
         Whatever is raised, the running trials have been ended and their hosts are clean.
         """
-        self._hosts = [_Host(host.name) for host in self.spec.hosts]
+        self._hosts = [_Host(host.name, is_owned=host.is_owned) for host in self.spec.hosts]
         complete = False
         try:
             while not self._stopping and self._error is None and not complete:
                 exhausted = self._fill()
-                complete = self._idle(exhausted=exhausted) if not self._running else False
+                complete = await self._idle(exhausted=exhausted) if not self._running else False
                 await self._settle_one()
         except TunerError as error:
             self._error = self._error or error
@@ -114,6 +124,7 @@ class Campaign:
     async def stop(self) -> None:
         """Ask every running trial to end; :meth:`run` returns when they have."""
         self._stopping = True
+        self._stopped.set()
         for host in list(self._running.values()):
             await self.executor.stop(host.name)
 
@@ -121,7 +132,7 @@ class Campaign:
         """Give every free host a trial while the budget lasts; True when the space is exhausted."""
         busy = {host.name for host in self._running.values()}
         for host in self._hosts:
-            if host.recovering is not None or host.name in busy:
+            if host.is_aside or host.name in busy:
                 continue
             if counted(self.optimizer.rows()) + len(self._running) >= self.spec.trials:
                 return False
@@ -136,28 +147,56 @@ class Campaign:
             self._running[asyncio.ensure_future(self._follow(host.name, request))] = host
         return False
 
-    def _idle(self, *, exhausted: bool) -> bool:
+    async def _idle(self, *, exhausted: bool) -> bool:
+        """Say whether the study is complete, when nothing runs; wait for a host otherwise.
+
+        Raises:
+            TooManyFaults: none will come back.
+        """
         if exhausted or counted(self.optimizer.rows()) >= self.spec.trials:
             if exhausted:
                 self.observer.remark("every configuration of the space has been tried")
             return True
+        if await self._one_comes_back():
+            return False
         aside = "; ".join(f"{host.name}: {host.last_fault}" for host in self._hosts)
         raise TooManyFaults(
             f"study {self.spec.name}: no host is left after {FAULTS_IN_A_ROW} faults in a row ({aside}); "
             "mend the host, then run the same command again"
         )
 
+    async def _one_comes_back(self) -> bool:
+        """Wait until a host can be used again or the run is stopped; False: none does in time.
+
+        On a machine of our own nothing is waited for: what is wrong there, nobody else is mending.
+        """
+        hopes = [host.recovering for host in self._hosts if host.is_owned and host.recovering is not None]
+        if not hopes:
+            return False
+        self.observer.remark(f"all hosts are set aside: waiting up to {WAIT_S / 60:.0f} minutes for one to come back")
+        limit, stop = asyncio.ensure_future(self.clock.sleep(WAIT_S)), asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait([*hopes, limit, stop], return_when=asyncio.FIRST_COMPLETED)
+            return not limit.done()
+        finally:
+            await end(limit)
+            await end(stop)
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Use the hosts again that have come back."""
+        for host in self._hosts:
+            if host.recovering is not None and host.recovering.done():
+                host.is_aside = not host.recovering.result()  # a bug in it is a bug of the run
+                host.recovering = None
+
     async def _settle_one(self) -> None:
         """Wait for the next trial to end, if any runs, and tell it; or for a host to come back."""
         if not self._running:
             return
-        aside = [host for host in self._hosts if host.recovering is not None]
-        recovering = [host.recovering for host in aside if host.recovering is not None]
+        recovering = [host.recovering for host in self._hosts if host.recovering is not None]
         await asyncio.wait([*self._running, *recovering], return_when=asyncio.FIRST_COMPLETED)
-        for host in aside:
-            if host.recovering is not None and host.recovering.done():
-                host.recovering.result()  # a bug in it is a bug of the run
-                host.recovering = None
+        self._take_back()
         for task in [task for task in self._running if task.done()]:
             self._tell(self._running.pop(task), task.result())
 
@@ -181,22 +220,27 @@ class Campaign:
                 f"{_last_words(result.outcome)}; mend [server] command and begin anew (move {self.spec.directory} away)"
             )
         if not isinstance(result.outcome, Faulted):
-            host.faults = 0
+            host.faults = host.comebacks = 0
             return
         host.faults += 1
         host.last_fault = result.outcome.error
         if host.faults >= FAULTS_IN_A_ROW:
+            again = "" if host.comebacks == 0 else " once more"
             self.observer.remark(
-                f"host {host.name} is set aside after {host.faults} faults in a row: {host.last_fault}"
+                f"host {host.name} is set aside{again} after {host.faults} faults in a row: {host.last_fault}"
             )
+            host.is_aside = True
             host.recovering = asyncio.ensure_future(self._recover(host))
 
-    async def _recover(self, host: _Host) -> None:
-        """Restore a host that was set aside, and return when it can be used again."""
+    async def _recover(self, host: _Host) -> bool:
+        """Restore a host that was set aside, and return when it can be used again; False: never in this run."""
         try:
             await self.executor.release(host.name)
         except TunerError as error:
             self.observer.remark(f"host {host.name}: {error}")
+        if host.comebacks >= COMEBACKS:
+            return False
+        host.comebacks += 1
         while True:
             await self.clock.sleep(PROBE_S)
             try:
@@ -208,6 +252,7 @@ class Campaign:
         # One more fault sets it aside again: it has not proven anything yet.
         host.faults = FAULTS_IN_A_ROW - 1
         self.observer.remark(f"host {host.name} answers again and takes trials")
+        return True
 
     async def _follow(self, host: str, request: TrialRequest) -> TrialResult:
         """Run a trial and keep its events; a worker that dies makes it Faulted."""

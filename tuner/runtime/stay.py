@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from tuner.errors import HostFault, LeaseHeld, LeaseLost, RestoreFailed, TransportFault
+from tuner.errors import HostFault, LeaseHeld, LeaseLost, RestoreFailed
 from tuner.model.host import Original
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
@@ -57,6 +57,8 @@ class Stay:
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
     _renewing: asyncio.Task[None] | None = None
     _entered: bool = False
+    _told_key: bool = False
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def enter(self, remark: Remarks) -> None:
         """Take the host, or hold that it is still ours; on a host that is nobody's there is nothing to do.
@@ -68,6 +70,10 @@ class Stay:
         tenancy = self.ports.tenancy
         if tenancy is None:
             return
+        async with self._one_at_a_time:
+            await self._enter(tenancy, remark)
+
+    async def _enter(self, tenancy: Tenancy, remark: Remarks) -> None:
         was_entered, self._entered = self._entered, True  # first: it may be cancelled half way
         try:
             entered = await tenancy.enter()
@@ -78,8 +84,17 @@ class Stay:
         self.secrets = entered.secrets
         for text in entered.remarks:
             remark(text)
+        key = None if self.ports.new_key is None or self._told_key else self.ports.new_key()
+        if key is not None:
+            self._told_key = True
+            remark(f"took its key, which was not known: {key}")
         if self._renewing is None or self._renewing.done():  # it ends when the lease is lost
             self._renewing = asyncio.ensure_future(self._keep(tenancy))
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether this object has taken the host and not given it back."""
+        return self._entered
 
     def require(self) -> None:
         """Hold that the host is still ours.
@@ -100,8 +115,8 @@ class Stay:
             except LeaseLost as error:
                 self.lost = str(error)
                 return
-            except TransportFault as error:
-                log.warning("renew.failed host=%s error=%s", self.ports.name, error)
+            except Exception as error:  # noqa: BLE001  whatever it is: a host whose lease runs out is restored
+                log.warning("renew.failed host=%s error=%r", self.ports.name, error)
                 wait_s = self.ports.renew_s * RETRY_SHARE
             else:
                 wait_s = self.ports.renew_s
@@ -116,10 +131,14 @@ class Stay:
             RestoreFailed: it is not as it was, or the original does not answer.
             HostFault: the host failed us; its dead-man restores it.
         """
-        tenancy = self.ports.tenancy
-        if tenancy is None or not self._entered:
-            await self.ports.route.close()
-            return None
+        async with self._one_at_a_time:
+            tenancy = self.ports.tenancy
+            if tenancy is None or not self._entered:
+                await self.ports.route.close()
+                return None
+            return await self._leave(tenancy, proof, remark)
+
+    async def _leave(self, tenancy: Tenancy, proof: Proof, remark: Remarks) -> Original:
         remark("putting back what was there before")
         try:
             if self.settled is not None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from tuner.errors import HostFault, MeasurementFault, PreflightError
+from tuner.errors import HostFault, MeasurementFault, PreflightError, ServerInTheWay
 from tuner.model.outcome import Diagnosis, Faulted, Interrupted, Measured, Outcome, TrialState
 from tuner.model.record import LegResult
 from tuner.model.trial import Effective, ServiceIdentity, TrialEvent, TrialFinished, TrialRequest, TrialResult
@@ -127,11 +127,17 @@ class Trial:
         )
 
     async def _serve(self, target: Target, control: ControlClient) -> Measured:
+        self._session.stay.require()
         self._progress.enter(TrialState.DEPLOYING)
         self._attempts += 1
         attempt: Attempt | None = None
+        in_the_way = False
         try:
-            self._identity = await self._host.service.start(self._request.command)
+            try:
+                self._identity = await self._host.service.start(self._request.command)
+            except ServerInTheWay:
+                in_the_way = True
+                raise
             attempt = Attempt(self._context(target, control), self._identity)
             try:
                 measured = await attempt.run()
@@ -140,8 +146,10 @@ class Trial:
                 self._legs = attempt.legs
             await self._abort_requests(control)
         finally:
-            # Cancelled or failed, here or anywhere above: no server outlives its trial.
-            await self._end_server(attempt)
+            # Cancelled or failed, here or anywhere above: no server outlives its trial. What runs on a host
+            # that is no longer ours, or was there before, is somebody else's.
+            if not in_the_way and self._session.stay.lost is None:
+                await self._end_server(attempt)
         return measured
 
     async def _end_server(self, attempt: Attempt | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.engines import engine
@@ -102,14 +103,14 @@ def _unit(spec: UnitHostSpec, holder: Holder) -> HostPorts:
     clock = SystemClock()
     root = Root(way.transport, sudo=spec.sudo)
     service = SystemdServiceManager(way.transport, root, spec.unit, clock)
-    tenancy = UnitTenancy(way.transport, root, spec.unit, holder, spec.care.lease, clock)
+    tenancy = UnitTenancy(way.transport, root, spec.unit, replace(holder, host=spec.name), spec.care.lease, clock)
     return _owned(spec, way, service, tenancy)
 
 
 def _remote_process(spec: ProcessHostSpec, holder: Holder) -> HostPorts:
     way = way_to(spec)
     clock = SystemClock()
-    tenancy = ShellTenancy(way.transport, spec.state_dir, holder, spec.care.lease, clock)
+    tenancy = ShellTenancy(way.transport, spec.state_dir, replace(holder, host=spec.name), spec.care.lease, clock)
     service = ShellServiceManager(way.transport, spec.state_dir, clock, lease=tenancy.lease_folder)
     return _owned(spec, way, service, tenancy)
 
@@ -130,6 +131,7 @@ def _owned(spec: UnitHostSpec | ProcessHostSpec, way: Way, service: ServiceManag
         tenancy=tenancy,
         renew_s=spec.care.lease.renew_s,
         outage_s=way.outage_s,
+        new_key=way.accepted_key,
         cleanup=_cleanup(spec),
         wait_s=spec.care.wait_s,
     )

@@ -38,19 +38,22 @@ class StopSignals:
         self._observer = observer
         self._hurry = hurry
         self._hurried = False
+        # A terminal that is closed; whoever started us with nohup does not want to hear of it.
+        hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        self._numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangs_up else ()))
         self._run: Stoppable | None = None
         self._since_s: float | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._numbers:
             loop.add_signal_handler(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._numbers:
             loop.remove_signal_handler(number)
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tuner
 from tuner.engines import engine
+from tuner.errors import TunerError
 from tuner.execution.ray_executor import Building, RayExecutor
 from tuner.hosts.clock import SystemClock
 from tuner.model.plain import Json
@@ -93,9 +94,16 @@ async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> Ru
         try:
             await executor.open()
             signals.check()
-            return await _search(spec, observer, executor, signals)
-        finally:
-            await executor.close()
+            summary = await _search(spec, observer, executor, signals)
+        except BaseException:
+            # Why the run ended comes before what went wrong after that.
+            try:
+                await executor.close()
+            except TunerError as error:
+                observer.remark(str(error))
+            raise
+        await executor.close()
+        return summary
 
 
 def is_spent(spec: StudySpec) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Callable
 
-from tuner.errors import DirtyHost, HostFault, LeaseLost, TransportFault
+from tuner.errors import DirtyHost, HostFault, LeaseLost, ServerInTheWay, TransportFault
 from tuner.hosts import files
 from tuner.hosts.shell import looks, scripts
 from tuner.hosts.shell.asking import Shell
@@ -103,7 +103,7 @@ class ShellServiceManager:
         if word == "busy":
             self._token, self._boot_id, self._identity, self._stopped, self._ended = before
             msg = f"{self._directory}: a server runs already: stop it first"
-            raise HostFault(msg)
+            raise ServerInTheWay(msg)
         status = self._read_status(line)
         self._boot_id, self._identity = status.boot_id, status.identity
         if word == "refused":

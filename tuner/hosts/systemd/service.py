@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from tuner.errors import DirtyHost, HostFault, LeaseLost
+from tuner.errors import DirtyHost, HostFault, LeaseLost, ServerInTheWay
 from tuner.hosts.systemd.deployment import Deployment
 from tuner.hosts.systemd.dropin import ServiceTerms
 from tuner.hosts.systemd.journal import cursor_now, read_journal
@@ -86,7 +86,7 @@ class SystemdServiceManager:
         before = await self._look()
         if before.activity in {Activity.RUNNING, Activity.RESTARTING}:
             msg = f"unit {self._unit}: a server runs already (pid {before.main_pid}): stop it first"
-            raise HostFault(msg)
+            raise ServerInTheWay(msg)
         if not before.is_over:  # ours exited by itself, or is being tidied up after
             await self.stop(grace_s=0.0)
             before = await self._look()
