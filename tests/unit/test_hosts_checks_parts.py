@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tuner.errors import HostFault, HostKeyRefused, LoginRefused, TransportFault
@@ -340,7 +342,14 @@ def test_a_host_that_another_study_holds_is_refused_with_its_owner() -> None:
 
 def test_a_lease_that_has_run_out_or_is_our_own_does_not_stop_us() -> None:
     assert lease_row(seen(OTHER, -1.0), ME, "sglang.service").verdict is OK
-    assert lease_row(seen(ME, 300.0), ME, "sglang.service").verdict is OK
+    row = lease_row(seen(ME, 300.0), replace(ME, pid=2), "sglang.service")
+    assert row.verdict is OK
+    assert row.detail == "sglang.service is leased by a run of this study, pid 1"
+
+
+@pytest.mark.parametrize("found", [seen(ME, 300.0), seen(ME, -1.0), seen(OTHER, -1.0), Seen(exists=True)])
+def test_who_only_looks_is_not_told_that_a_lease_was_taken_over(found: Seen) -> None:
+    assert "was taken over" not in lease_row(found, ME, "sglang.service").detail
 
 
 def test_a_lease_that_cannot_be_read_is_no_free_host() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,6 +40,25 @@ def test_the_same_study_is_taken_over_though_its_lease_has_not_run_out() -> None
 def test_the_same_folder_on_another_machine_is_another_study() -> None:
     with pytest.raises(LeaseHeld):
         grant(seen("mtp"), replace(holder(), machine="m2"), PLACE)
+
+
+def test_a_server_that_the_run_uses_by_another_name_is_refused_until_that_lease_has_run_out() -> None:
+    one, other = replace(holder(), host="gpu01"), replace(holder(), host="10.0.0.1")
+    held = Seen(text=write_holder(one, "t"), holder=one, left_s=9.0, exists=True)
+    with pytest.raises(LeaseHeld) as refused:
+        grant(held, other, PLACE)
+    assert str(refused.value) == (
+        "sglang.service of host 10.0.0.1 is the same server as that of host gpu01, which this run uses already: "
+        "remove one of the two from [[hosts]]"
+    )
+    assert grant(replace(held, left_s=0.0), other, PLACE).must_have_run_out
+    assert "earlier run" in grant(held, replace(other, since_s=other.since_s + 1), PLACE).remark  # a PID comes again
+
+
+def test_a_holder_of_before_there_were_names_of_hosts_is_read() -> None:
+    said = json.loads(write_holder(holder(), "t"))
+    del said["host"]
+    assert read_holder(json.dumps(said)) == holder()
 
 
 def test_a_lease_that_has_run_out_is_taken_over_if_it_still_has() -> None:

@@ -15,9 +15,10 @@ class Holder:
         directory: absolute folder of the study's results. Together with ``machine`` it says which
             study this is: a lease of the same study is ours to take over, because the study's own
             lock holds that no other process drives it.
-        machine: id of the machine tuner runs on (/etc/machine-id).
+        machine: id and host name of the machine tuner runs on: machines that were cloned share the id.
         pid: of the driver.
-        since_s: Unix time.
+        since_s: when the driver began, Unix time.
+        host: how the study calls the host; empty before it is known which one is asked for.
     """
 
     owner: str
@@ -26,6 +27,15 @@ class Holder:
     machine: str
     pid: int
     since_s: float
+    host: str = ""
+
+    def is_same_study(self, other: Holder) -> bool:
+        """Whether both are runs of one study, of which only one lives at a time."""
+        return (self.machine, self.directory) == (other.machine, other.directory)
+
+    def is_same_run(self, other: Holder) -> bool:
+        """Whether both are one run of one study; it may use several hosts."""
+        return self.is_same_study(other) and (self.pid, self.since_s) == (other.pid, other.since_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

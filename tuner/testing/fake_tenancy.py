@@ -101,8 +101,11 @@ class FakeTenancy:
             self._extend(held)
             return Entered(secrets=self._host.secrets)
         if held is not None:
-            if (held.holder.machine, held.holder.directory) != (self._holder.machine, self._holder.directory):
+            if not held.holder.is_same_study(self._holder):
                 msg = f"the host is in use by {held.holder.owner} (study {held.holder.study}): wait for it"
+                raise LeaseHeld(msg)
+            if held.holder.is_same_run(self._holder) and held.holder.host != self._holder.host:
+                msg = f"it is the same server as that of host {held.holder.host}: remove one of the two"
                 raise LeaseHeld(msg)
             was_running = held.was_running
             remarks.append(f"the lease of an earlier run of this study (process {held.holder.pid}) was taken over")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 import pytest
@@ -129,6 +130,21 @@ class TenancySuite:
             assert (await following.restore()).was_running
             assert await host.runs() == "original"
             await following.leave()
+
+        self.play(scenario)
+
+    def test_a_server_under_two_names_is_one_server(self) -> None:
+        """Two workers of one run would take it from each other for ever; a worker that is made anew goes on."""
+
+        async def scenario(host: OwnedHost) -> None:
+            first = host.tenancy(replace(holder(), host="gpu01"), LONG)
+            await first.enter()
+            with pytest.raises(LeaseHeld, match="the same server as that of host gpu01"):
+                await host.tenancy(replace(holder(), host="gpu01.lan"), LONG).enter()
+            await first.renew()
+            anew = host.tenancy(replace(holder(), host="gpu01"), LONG)
+            assert (await anew.enter()).remarks != ()
+            await anew.leave()
 
         self.play(scenario)
 

@@ -137,7 +137,7 @@ def _bench(spec: UnitHostSpec | ProcessHostSpec, aim: Aim, way: Way) -> Bench:
         address=way.address,
         ladder=aim.ladder,
         clock=SystemClock(),
-        asking=aim.asking,
+        asking=replace(aim.asking, host=spec.name),
         base=aim.base,
         accepted_key=way.accepted_key,
     )

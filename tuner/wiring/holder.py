@@ -11,6 +11,7 @@ from pathlib import Path
 from tuner.model.lease import Holder
 
 MACHINE_ID = Path("/etc/machine-id")
+_BEGAN_S = time.time()  # a container's PIDs are the same each time
 
 
 def holder_of(study: str, directory: str) -> Holder:
@@ -26,7 +27,7 @@ def holder_of(study: str, directory: str) -> Holder:
         directory=directory,
         machine=_machine(),
         pid=os.getpid(),
-        since_s=time.time(),
+        since_s=_BEGAN_S,
     )
 
 
@@ -38,8 +39,8 @@ def _user() -> str:
 
 
 def _machine() -> str:
-    """Return what tells this machine from another; the host name where it has no id."""
+    """Return what tells this machine from another: its id, which copies of one image share, and its name."""
     try:
-        return MACHINE_ID.read_text().strip() or socket.gethostname()
+        return f"{MACHINE_ID.read_text().strip()} {socket.gethostname()}".strip()
     except OSError:
         return socket.gethostname()

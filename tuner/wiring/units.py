@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from tuner.errors import HostFault, PreflightError
 from tuner.hosts.clock import SystemClock
@@ -62,7 +63,8 @@ async def _read(host: UnitHostSpec, say: Say, heir: Holder | None) -> Command:
                     f"host {host.name}: a trial's drop-in replaces the command of {host.unit}: a run is under way, "
                     "or was killed; the same `run` goes on, and `restore` puts the original back"
                 )
-            await UnitTenancy(way.transport, root, host.unit, heir, host.care.lease, SystemClock()).enter()
+            holder = replace(heir, host=host.name)
+            await UnitTenancy(way.transport, root, host.unit, holder, host.care.lease, SystemClock()).enter()
             unit = await read_unit(way.transport, host.unit, root)
         return unit.command()
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.errors import HostFault, LeaseHeld, TransportFault
 from tuner.hosts.checks.row import Row, failed, ok
-from tuner.hosts.systemd.holding import Seen, grant
+from tuner.hosts.systemd.holding import Seen, grant, whose
 from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.model.lease import Holder
 
@@ -38,8 +38,17 @@ def lease_row(seen: Seen | HostFault, asking: Holder, place: str) -> Row:
     if not seen.exists:
         return ok(check, f"nobody holds {place}")
     try:
-        may = grant(seen, asking, place)
+        grant(seen, asking, place)
     except LeaseHeld as error:
         reason, _, remedy = str(error).rpartition(": ")
         return failed(check, reason, remedy)
-    return ok(check, may.remark or f"{place} is ours")
+    return ok(check, f"{place} {_held(seen, asking)}")
+
+
+def _held(seen: Seen, asking: Holder) -> str:
+    """Say whose the lease is that a run would take over; here it is only looked at."""
+    if not seen.text:
+        return "has a lease without a holder: a run takes it over"
+    if seen.left_s <= 0:
+        return f"was leased by {whose(seen.holder)}, whose time has run out: a run takes it over"
+    return f"is leased by a run of this study, pid {asking.pid if seen.holder is None else seen.holder.pid}"

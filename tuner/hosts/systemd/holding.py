@@ -65,12 +65,20 @@ def grant(seen: Seen, asking: Holder, place: str) -> Grant:
             else ""
         )
         return Grant(must_have_run_out=False, remark=remark)
-    if seen.holder is not None and _is_same_study(seen.holder, asking):
-        remark = f"{place}: the lease of an earlier run of this study (process {seen.holder.pid}) was taken over"
+    holder = seen.holder
+    is_twice = holder is not None and holder.is_same_run(asking) and holder.host != asking.host
+    if holder is not None and holder.is_same_study(asking) and not is_twice:
+        remark = f"{place}: the lease of an earlier run of this study (process {holder.pid}) was taken over"
         return Grant(must_have_run_out=False, remark=remark)
     owner = whose(seen.holder)
     if seen.left_s <= 0:
         return Grant(must_have_run_out=True, remark=f"{place}: the lease of {owner} had run out and was taken over")
+    if holder is not None and is_twice:
+        msg = (
+            f"{place} of host {asking.host} is the same server as that of host {holder.host}, which this run uses "
+            "already: remove one of the two from [[hosts]]"
+        )
+        raise LeaseHeld(msg)
     msg = (
         f"{place} is in use by {owner}; the lease ends in {_span(seen.left_s)} unless it is renewed: "
         "end that run, or wait for it, then run the same command again"
@@ -94,6 +102,7 @@ def read_holder(text: str) -> Holder | None:
             machine=str(said["machine"]),
             pid=int(said["pid"]),
             since_s=float(said["since_s"]),
+            host=str(said.get("host", "")),
         )
     except (ValueError, TypeError, KeyError):
         return None
@@ -105,10 +114,6 @@ def whose(holder: Holder | None) -> str:
         return f"somebody whose {HOLDER} cannot be read"
     since = datetime.fromtimestamp(holder.since_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"{holder.owner} (study {holder.study} in {holder.directory}, process {holder.pid}, since {since})"
-
-
-def _is_same_study(one: Holder, other: Holder) -> bool:
-    return (one.machine, one.directory) == (other.machine, other.directory)
 
 
 def _span(seconds: float) -> str:
