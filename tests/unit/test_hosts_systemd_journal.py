@@ -106,9 +106,19 @@ def test_nothing_after_an_entry_too_long_to_be_read_is_nothing() -> None:
     assert (piece.text, piece.cursor) == ("", "a")
 
 
-def test_a_journal_that_is_empty_has_no_cursor_yet() -> None:
-    assert asyncio.run(cursor_now(Answers(said("-- No entries --\n")))) == ""
-    assert asyncio.run(cursor_now(Answers(said("-- No entries --\n-- cursor: s=1;i=2\n")))) == "s=1;i=2"
+def test_a_journal_that_is_empty_has_no_cursor_yet_and_is_read_from_now_on() -> None:
+    assert asyncio.run(cursor_now(Answers(said("1796000000\n-- No entries --\n", "")))) == "@1796000000"
+    assert asyncio.run(cursor_now(Answers(said("1796000000\n", "", 1)))) == "@1796000000"
+    assert asyncio.run(cursor_now(Answers(said("1796000000\n-- No entries --\n-- cursor: s=1;i=2\n")))) == "s=1;i=2"
+    transport = Answers(said(entry("a", "one")))
+    assert asyncio.run(read_journal(transport, "u.service", "@1796000000")).cursor == "a"
+    assert (transport.argvs[0][-4], transport.argvs[0][-1]) == ("@1796000000", "--since=")
+
+
+def test_a_damaged_journal_is_a_fault_and_not_the_units_whole_history() -> None:
+    damaged = said("1796000000\n-- No entries --\n", "Failed to get cursor: Bad message\n", 1)
+    with pytest.raises(HostFault, match="Bad message"):
+        asyncio.run(cursor_now(Answers(damaged)))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ CHUNK_BYTES = 1024 * 1024
 """Of JSON, before it is read: the text in it is shorter."""
 
 _QUIET = "export LC_ALL=C SYSTEMD_PAGER= SYSTEMD_COLORS=0"
-_NOW = f"{_QUIET}; exec journalctl --no-pager -n 0 --show-cursor"
+_NOW = f"{_QUIET}; date +%s; exec journalctl --no-pager -n 0 --show-cursor"
 # --cursor= and not --after-cursor=: systemd 252 (and others) let the latter pass over the first entry that
 # matches whatever the cursor names, so that a line is lost when that is another unit's entry, or gone.
 # A pipe's status is that of head, which ends journalctl by SIGPIPE when there is more: its own goes to stderr.
@@ -31,6 +31,7 @@ _READ = (
 _STATUS = re.compile(r"^journalctl: (\d+)$", re.MULTILINE)
 _FINE = frozenset({"0", "141"})  # 141: SIGPIPE
 _FIELDS = "MESSAGE,_LINE_BREAK"
+_TIME = "@"  # before a time in place of a cursor
 _CURSOR_LINE = re.compile(r"^-- cursor: (\S+)$", re.MULTILINE)
 _HIDDEN = re.compile(r"not seeing messages|insufficient permissions|No journal files", re.IGNORECASE)
 _LEFT_OUT = f"[a message of more than {CHUNK_BYTES} bytes is left out]\n"
@@ -52,17 +53,27 @@ class JournalPiece:
 
 
 async def cursor_now(transport: HostTransport) -> str:
-    """Return the cursor of the last entry in the journal; empty: there is no entry yet.
+    """Return the cursor of the last entry in the journal; where there is no entry yet, the time, as ``@seconds``.
+
+    Without either, all that the unit ever wrote would be read as this trial's.
 
     Raises:
-        HostFault: the login may not read the journal, or there is none.
+        HostFault: the login may not read the journal, there is none, or it is damaged.
         TransportFault: the host is not reached.
     """
     result = await transport.run(("sh", "-c", _NOW))
     if result.status == 127 or _HIDDEN.search(result.stderr):
         raise _unreadable(result)
     match = _CURSOR_LINE.search(result.stdout)
-    return "" if match is None else match[1]
+    if match is not None:
+        return match[1]
+    now_s = result.stdout.partition("\n")[0]
+    # A failure without words is what some versions call it when there is no entry.
+    if not now_s.isdigit() or (result.status != 0 and result.stderr.strip()):
+        said = (result.stderr.strip() or f"status {result.status}").splitlines()[0]
+        msg = f"the journal of this host does not say where it ends ({said}): see `journalctl --verify` on the host"
+        raise HostFault(msg)
+    return f"{_TIME}{now_s}"
 
 
 async def read_journal(transport: HostTransport, unit: str, cursor: str) -> JournalPiece:
@@ -143,7 +154,7 @@ async def _read(
     limit: int = CHUNK_BYTES,
     after: bool = False,
 ) -> str:
-    option = "--after-cursor=" if after else "--cursor="
+    option = "--after-cursor=" if after else ("--since=" if cursor.startswith(_TIME) else "--cursor=")
     result = await transport.run(("sh", "-c", _READ, "tuner", unit, cursor, fields, str(limit), option))
     status = _STATUS.search(result.stderr)
     words = _STATUS.sub("", result.stderr).strip()
