@@ -49,6 +49,7 @@ def test_properties_are_read_and_start_lines_counted() -> None:
         ({"LoadState": "not-found"}, FAILED, "no unit"),
         ({"LoadState": "masked"}, FAILED, "masked"),
         ({"LoadState": "bad-setting", "LoadError": '"Unit has a bad setting"'}, FAILED, "bad setting"),
+        ({"UnitFileState": "transient"}, FAILED, "made by systemd-run"),
         ({"NeedDaemonReload": "yes"}, WARNING, "changed"),
         ({"ActiveState": "activating", "SubState": "auto-restart"}, WARNING, "crashes"),
     ],

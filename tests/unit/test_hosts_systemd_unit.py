@@ -137,6 +137,7 @@ def test_the_program_is_the_path_whatever_name_it_is_given() -> None:
         (unit(load_state="not-found", exec_start=()), "is not on this host"),
         (unit(load_state="masked", exec_start=()), "systemctl unmask"),
         (unit(load_state="bad-setting"), "cannot be loaded"),
+        (unit(unit_file_state="transient"), "the first stop would delete it"),
         (unit(name="sglang.socket", id="sglang.socket"), "is no service"),
         (unit(id="other.service"), "is another name of other.service"),
         (unit(type="oneshot"), "Type=oneshot"),

@@ -145,6 +145,12 @@ def unit_row(unit: str, view: UnitView, names: Iterable[str] = ()) -> Row:
     if view["LoadState"] != "loaded":
         error = view["LoadError"].strip('"') or view["LoadState"]
         return failed(check, f"{unit} cannot be loaded: {error}", f"systemd-analyze verify {unit} says what to mend")
+    if view["UnitFileState"] == "transient":
+        return failed(
+            check,
+            f"{unit} was made by systemd-run: the first stop would delete it",
+            "write a unit file for it (systemctl cat shows what it says), and start that",
+        )
     state = f"{unit} is {view['ActiveState']} ({view['SubState']}), {view['UnitFileState'] or 'without a file'}"
     if view["NeedDaemonReload"] == "yes":
         return warning(

@@ -162,6 +162,8 @@ class Unit:
 
     def _load_problem(self) -> str | None:
         match self.load_state:
+            case "loaded" if self.unit_file_state == "transient":
+                return "was made by systemd-run, and the first stop would delete it: write a unit file for it"
             case "loaded":
                 return None
             case "not-found":
