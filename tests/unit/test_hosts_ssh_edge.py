@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import threading
 
 import paramiko
 import pytest
 
 from tuner.errors import HostKeyRefused, LoginRefused, TransportFault
 from tuner.hosts.ssh.faults import ConnectionLost
-from tuner.hosts.ssh.paramiko_edge import FAULTS, fault_class, mapped, preferred
+from tuner.hosts.ssh.paramiko_edge import FAULTS, Link, Session, fault_class, mapped, preferred
+from tuner.hosts.ssh.session import Wake
 
 
 def exceptions() -> set[type[Exception]]:
@@ -82,3 +84,52 @@ def test_types_of_host_key_that_are_known_are_asked_for_first_and_others_remain(
         "ecdsa-sha2-nistp256",
     )
     assert preferred((), supported) == supported
+
+
+class Dying:
+    """A paramiko.Transport that loses its connection with the next message."""
+
+    def __init__(self, said: Exception | None = None) -> None:
+        self.active = True
+        self._said = said
+
+    def _send_user_message(self, _message: object) -> None:
+        self.active = False
+
+    def auth_none(self, _user: str) -> None:
+        self.active = False
+        raise paramiko.AuthenticationException("Authentication failed: transport shut down or saw EOF")
+
+    def is_active(self) -> bool:
+        return self.active
+
+    def get_exception(self) -> Exception | None:
+        return self._said
+
+    def get_log_channel(self) -> str:
+        return "paramiko"
+
+
+def test_a_command_does_not_wait_for_ever_when_its_connection_is_lost_as_it_is_sent() -> None:
+    channel = paramiko.Channel(1)
+    channel._set_transport(Dying(EOFError()))
+    channel.remote_chanid, channel.active = 1, True
+    raised: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            Session(channel, "me@gpu").execute(b"true", Wake())
+        except ConnectionLost as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=execute, daemon=True)
+    thread.start()
+    thread.join(5.0)
+    assert [str(error) for error in raised] == ["me@gpu: EOFError"]
+
+
+def test_a_connection_that_is_lost_while_logging_in_is_no_refusal() -> None:
+    link = Link.__new__(Link)
+    link._where, link._transport = "me@gpu", Dying()
+    with pytest.raises(ConnectionLost, match="me@gpu: the connection was lost while logging in"):
+        link.ask_methods("me")

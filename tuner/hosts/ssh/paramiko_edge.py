@@ -10,7 +10,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import paramiko
@@ -31,6 +31,7 @@ _AGENT_TIMEOUT_S = 60.0  # it may ask its person first
 _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")  # what an ssh-rsa host key is negotiated as
 _READ_BYTES = 1 << 20
 _ENDING_SESSIONS = 2
+_ALIVE_LOOK_S = 0.5
 
 FAULTS: tuple[tuple[type[Exception], type[TransportFault]], ...] = (
     (paramiko.BadHostKeyException, HostKeyRefused),
@@ -164,6 +165,26 @@ class Agent(AgentSSH):  # type: ignore[misc]  # paramiko has no types
         self._socket.close()
 
 
+class Answered(threading.Event):
+    """What a channel waits on for an answer, without end: it comes, or the connection is gone.
+
+    paramiko's own is not set when the connection is lost just before the channel begins to wait.
+    """
+
+    def __init__(self, is_alive: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_alive = is_alive
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait; gone, it counts as set, and the channel finds no answer there."""
+        if timeout is not None:
+            return super().wait(timeout)
+        while not super().wait(_ALIVE_LOOK_S):
+            if not self._is_alive():
+                self.set()
+        return True
+
+
 class Session:
     """A channel on which one command runs."""
 
@@ -179,6 +200,7 @@ class Session:
         """
         with mapped(self._where):
             self._channel.settimeout(0.0)
+            self._channel.event = Answered(self._channel.transport.is_active)
             self._channel.in_buffer.set_event(waker)
             self._channel.in_stderr_buffer.set_event(waker)
             self._channel.exec_command(command)
@@ -262,6 +284,12 @@ class Link:
                 self._transport.auth_none(user)
             except paramiko.BadAuthenticationType as error:
                 return tuple(error.allowed_types)
+            except paramiko.AuthenticationException as error:
+                if self.is_alive and "timeout" not in str(error):
+                    raise
+                # Whoever refuses a user says so: this host broke off, or does not answer.
+                msg = "the connection was lost while logging in"
+                raise paramiko.SSHException(msg) from error
         return None
 
     def log_in(self, user: str, key: PrivateKey) -> tuple[str, ...]:
