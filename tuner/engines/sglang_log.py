@@ -191,12 +191,14 @@ class SglangLogReader:
         if self._sure is not None or self._terminated:
             return
         rule = self._rule(line, lowered, exception)
-        if rule is None or (self._lives > 1 and rule.direction is not None):
-            # The memory that a later life lacks may be what the killed one before it has not given back yet.
+        if rule is None:
             return
         finding = _Finding(
             rule=rule, cause=self._cause(rule), line=line, direction=hybrid_direction(rule, line, self._speculates)
         )
+        if self._lives > 1 and rule.direction is not None:
+            # The memory that a later life lacks may be what the killed one before it has not given back yet.
+            finding = replace(finding, rule=replace(rule, config_fault=None), direction=None)
         if rule.decisive or exception is not None:
             self._sure = finding
         elif self._hint is None and causes.UNBALANCED not in lowered:
