@@ -378,6 +378,35 @@ def test_killing_leftovers_spares_the_server_that_runs(dash: LocalTransport, tmp
     with_manager(dash, tmp_path, scenario)
 
 
+class Contained(LocalTransport):
+    """Another container on the same kernel, whose processes it sees, with a disk of its own."""
+
+    def __init__(self, disk: Path) -> None:
+        super().__init__()
+        self._disk = disk
+
+    async def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
+    ) -> CommandResult:
+        within = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
+        words = ("unshare", "--mount", "sh", "-c", within, str(self._disk), *argv)
+        return await super().run(words, stdin=stdin, timeout_s=timeout_s, repeat=repeat)
+
+
+def test_the_server_of_another_container_with_a_folder_of_the_same_name_is_not_ours(
+    dash: LocalTransport, tmp_path: Path
+) -> None:
+    async def scenario(manager: ShellServiceManager) -> None:
+        await manager.start(python("import time; time.sleep(300)"))
+        other = ShellServiceManager(Contained(tmp_path), str(tmp_path / "host"), SystemClock())
+        assert await other.leftovers() == ()
+        await other.kill_leftovers()
+        await other.stop(grace_s=0.0)
+        assert (await manager.state()).activity is Activity.RUNNING
+
+    with_manager(dash, tmp_path, scenario)
+
+
 def test_a_killed_supervisor_is_told_and_its_server_ends(transport: LocalTransport, tmp_path: Path) -> None:
     async def scenario(manager: ShellServiceManager) -> None:
         identity = await manager.start(python(FAMILY, "300"))

@@ -105,7 +105,12 @@ class SaidHost:
     """A host that says what it is told to: the last word for a script stays."""
 
     def __init__(self) -> None:
-        self.says: dict[str, str] = {scripts.START: f"started\n{line('running')}\n", looks.STOP: "", looks.SCAN: ""}
+        self.says: dict[str, str] = {
+            looks.PLACE: "8:1 /\n",
+            scripts.START: f"started\n{line('running')}\n",
+            looks.STOP: "",
+            looks.SCAN: "",
+        }
         self.fault: TransportFault | None = None
 
     async def run(

@@ -2,6 +2,21 @@
 
 from tuner.hosts.shell.words import COMMON, PROCESSES
 
+PLACE = r"""
+# DIRECTORY. Prints on which file system the folder lies or would lie, and where in that the mount begins:
+# another container's folder of the same name is another one.
+# Looked at first, because an automounter may have to mount it.
+[ ! -d "$1/." ] || :
+t_length=0 t_place='0:0 /'
+while read -r t_id t_parent t_device t_root t_on t_rest; do
+    case $t_on in /) t_prefix=/ ;; *) t_prefix=$t_on/ ;; esac
+    case $1/ in "$t_prefix"*) ;; *) continue ;; esac
+    [ "${#t_prefix}" -ge "$t_length" ] || continue
+    t_length=${#t_prefix} t_place="$t_device $t_root"
+done </proc/self/mountinfo
+printf '%s\n' "$t_place"
+"""
+
 LOOK = (
     COMMON
     + r"""

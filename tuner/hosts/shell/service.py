@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Callable
 
@@ -67,8 +68,7 @@ class ShellServiceManager:
         self._clock = clock
         self._delay = str(round(restart_delay_s * 100)) if restart else ""  # hundredths: sh has whole numbers
         self._lease = lease
-        # Of the path and not of a file in it: processes are found even if somebody deleted the folder.
-        self._mark = hashlib.sha256(self._directory.encode(errors="surrogateescape")).hexdigest()[:16]
+        self._mark = ""
         self._token: str | None = None  # of the current or last start
         self._boot_id = ""
         self._identity: ServiceIdentity | None = None
@@ -89,12 +89,13 @@ class ShellServiceManager:
         """
         order = encode_order(command)
         expires = "" if self._lease is None else f"{self._lease()}/{EXPIRES}"
+        mark = await self._known_by()
         before = (self._token, self._boot_id, self._identity, self._stopped, self._ended)
         self._token, self._boot_id, self._identity = uuid.uuid4().hex[:16], "", None
         self._stopped, self._ended = False, None
         printed = await self._shell.run(
             scripts.START,
-            *(self._directory, self._token, self._mark, self._delay, expires),
+            *(self._directory, self._token, mark, self._delay, expires),
             *(scripts.LAUNCH, scripts.SUPERVISE, scripts.SERVER, scripts.WATCH),
             stdin=order,
             timeout_s=_START_TIMEOUT_S,
@@ -202,7 +203,7 @@ class ShellServiceManager:
         Raises:
             DirtyHost: processes survive SIGKILL (they hang in the kernel).
         """
-        asked = await self._shell.run(looks.STOP, self._directory, self._mark)
+        asked = await self._shell.run(looks.STOP, self._directory, await self._known_by())
         if self._token in asked.split():
             self._stopped = True
         began_s = self._clock.monotonic_s()
@@ -250,7 +251,7 @@ class ShellServiceManager:
                 msg = f"{self._directory}: processes survive SIGKILL: {_names(left)}: the host needs a reboot"
                 raise DirtyHost(msg)
             keep = self._token if await self._is_watched() else None
-            await self._shell.run(looks.KILL, self._directory, self._mark, "all", keep or "-")
+            await self._shell.run(looks.KILL, self._directory, await self._known_by(), "all", keep or "-")
             await self._clock.sleep(_POLL_S)
         await self._shell.run(looks.FORGET, self._directory)
 
@@ -273,14 +274,28 @@ class ShellServiceManager:
         return (await self._look()).supervised
 
     async def _scan(self, words: str = "words") -> tuple[Found, ...]:
-        printed = await self._shell.run(looks.SCAN, self._directory, self._mark, self._token or "-", words)
+        printed = await self._shell.run(looks.SCAN, self._directory, await self._known_by(), self._token or "-", words)
         try:
             return read_scan(printed)
         except ValueError as error:
             raise self._not_understood(printed) from error
 
     async def _kill(self, whom: str) -> None:
-        await self._shell.run(looks.KILL, self._directory, self._mark, whom, "-")
+        await self._shell.run(looks.KILL, self._directory, await self._known_by(), whom, "-")
+
+    async def _known_by(self) -> str:
+        """Return the mark of the processes of this folder.
+
+        Of its path and its file system, not of a file in it: processes are found even if somebody deleted
+        the folder, and those of another container that has a folder of this name are not taken for ours.
+        """
+        if not self._mark:
+            place = await self._shell.run(looks.PLACE, self._directory)
+            if re.fullmatch(r"\d+:\d+ /.*\n", place) is None:
+                raise self._not_understood(place)
+            words = f"{self._directory}\n{place}"
+            self._mark = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:16]
+        return self._mark
 
     # ------------------------------------------------------------------ words
 
