@@ -42,7 +42,7 @@ from tuner.commands.options import (
     Unit,
     given_again,
 )
-from tuner.commands.studies import chosen, directory_of, hosts_for, load, running_driver
+from tuner.commands.studies import chosen, directory_of, hosts_for, inheriting, load, running_driver
 from tuner.config.overrides import Overrides
 from tuner.errors import EvidenceError, HostFault, PreflightError, TooManyFaults, TunerError, UsageError
 from tuner.screen.again import command_again, dashboard_program
@@ -118,16 +118,17 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
         accept_new_host_key=accept_new_host_key,
     )
     name = chosen(named, study)
-    spec = load(root, name, overrides, prose, heir=True)
-    from tuner.wiring.study import run_study  # noqa: PLC0415  seconds, only where it is needed
-
     console = Console(stderr=True)
     # Where the final front goes to a file, the last one drawn is all that the terminal shows.
     front_stays = not sys.stdout.isatty()
     live = console.is_terminal and not plain
     screen = LiveScreen(console, front_stays=front_stays) if live else PlainScreen(prose)
-    with screen:
-        summary = run_study(spec, screen, ray_address=ray_address)
+    with inheriting(root, name, overrides, PlainScreen(prose)) as heir:
+        spec = load(root, name, overrides, prose, heir=heir)
+        from tuner.wiring.study import run_study  # noqa: PLC0415  seconds, only where it is needed
+
+        with screen:
+            summary = run_study(spec, screen, ray_address=ray_address, restored=heir.taken.clear)
     gains = print_front(summary.directory, name, Format.TABLE)
     # Out of the context, so that no option that is added later is forgotten.
     again = None if summary.complete else command_again(name, given_again(context.params), os.environ)

@@ -34,6 +34,7 @@ EXPECTED = {
     errors.LoginRefused: 3,
     errors.DirtyHost: 3,
     errors.LeaseLost: 3,
+    errors.ServerInTheWay: 3,
     errors.RestoreFailed: 3,
     errors.ExecutorFault: 3,
     errors.TooManyFaults: 4,

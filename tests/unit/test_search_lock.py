@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import LedgerError, StudyUnwritable
-from tuner.search.lock import LOCK_FILE, ONLOOKER_S, StudyLock, describe_holder, holder_of, require_unlocked
+from tuner.search.lock import (
+    LOCK_FILE,
+    ONLOOKER_S,
+    StudyLock,
+    describe_holder,
+    driving,
+    holder_of,
+    require_unlocked,
+)
 
 
 def test_a_second_driver_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
@@ -105,3 +113,44 @@ def test_a_study_that_runs_is_refused_before_anything_is_started_for_it(tmp_path
         require_unlocked(tmp_path)
     lock.release()
     require_unlocked(tmp_path)
+
+
+def test_who_drives_a_study_may_lock_it_again_and_nobody_else_may(tmp_path: Path) -> None:
+    directory = tmp_path / "studies" / "s"
+    with driving(directory):
+        StudyLock.acquire(directory).release()
+        require_unlocked(directory)
+        handle = os.open(directory / LOCK_FILE, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(handle)
+
+
+def test_a_folder_that_was_driven_and_not_used_is_gone_again(tmp_path: Path) -> None:
+    directory = tmp_path / "studies" / "s"
+    with driving(directory):
+        assert directory.is_dir()
+    assert not (tmp_path / "studies").exists()
+
+
+def test_a_folder_that_was_used_stays_and_can_be_driven_again(tmp_path: Path) -> None:
+    directory = tmp_path / "s"
+    for _ in range(2):
+        with driving(directory):
+            (directory / "study.db").write_text("rows")
+    assert (directory / "study.db").exists()
+
+
+def test_a_study_that_another_process_drives_is_refused_and_left_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "s"
+    directory.mkdir()
+    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(LedgerError, match="is being run by"), driving(directory):
+            pass
+        assert (directory / LOCK_FILE).exists()
+    finally:
+        os.close(handle)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.config.overrides import Overrides
 from tuner.config.problems import check_name, quoted, reading
 from tuner.config.study_file import FOLDER, read_study
 from tuner.errors import StudyFileError, UsageError
 from tuner.model.study import HostSpec, StudySpec, UnitHostSpec
+from tuner.ports import RunObserver
+
+if TYPE_CHECKING:
+    from tuner.wiring.units import Heir
 
 
 def chosen(named: str | None, study: str | None) -> str:
@@ -38,7 +44,9 @@ def hosts_for(root: Path, name: str, overrides: Overrides) -> tuple[HostSpec, ..
     return hosts_of(root, name, overrides)
 
 
-def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None], *, heir: bool = False) -> StudySpec:
+def load(
+    root: Path, name: str, overrides: Overrides, say: Callable[[str], None], *, heir: Heir | None = None
+) -> StudySpec:
     """Load a study and, where its hosts are units, read what they run.
 
     Args:
@@ -46,11 +54,10 @@ def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None]
         name: of the study.
         overrides: options of the command line.
         say: takes lines of prose.
-        heir: a drop-in that a killed run of this study left on a host is removed first, as the run that
-            follows has to; otherwise nothing is changed anywhere.
+        heir: takes over what a killed run of this study left; None: nothing is changed anywhere.
 
     Raises:
-        UsageError: a file or an option is wrong, a unit cannot be tuned, or the study runs already.
+        UsageError: a file or an option is wrong, or a unit cannot be tuned.
         PreflightError, HostFault: a unit cannot be read.
     """
     hosts = hosts_for(root, name, overrides)
@@ -59,20 +66,46 @@ def load(root: Path, name: str, overrides: Overrides, say: Callable[[str], None]
     if not needs_unit(hosts):
         return load_study(root, name, overrides)
     check_study(root, name, overrides)
-    from tuner.search.lock import require_unlocked  # noqa: PLC0415
-    from tuner.wiring.holder import holder_of  # noqa: PLC0415
     from tuner.wiring.units import read_base  # noqa: PLC0415
 
-    directory = root.resolve() / FOLDER / name
-    if heir:
-        require_unlocked(directory)
     say(f"reading {_units(hosts)}")
-    base = read_base(hosts, say, holder_of(name, str(directory)) if heir else None)
+    base = read_base(hosts, say, heir)
     spec = load_study(root, name, overrides, base)
     remark = base_remark(root, name, hosts)
     if remark is not None:
         say(remark)
     return spec
+
+
+@contextlib.contextmanager
+def inheriting(root: Path, name: str, overrides: Overrides, observer: RunObserver) -> Iterator[Heir]:
+    """Be the study's driver, and leave no host behind that was taken over from a killed run.
+
+    The heir's list of hosts is to be emptied once they have been given back.
+
+    Raises:
+        UsageError: the file or an option is wrong, or the study runs already.
+        LeaseHeld, HostFault: a host that was taken over could not be restored.
+    """
+    is_owned = any(host.is_owned for host in hosts_for(root, name, overrides))
+    from tuner.search.lock import driving  # noqa: PLC0415
+    from tuner.wiring.holder import holder_of  # noqa: PLC0415
+    from tuner.wiring.units import Heir  # noqa: PLC0415
+
+    directory = root.resolve() / FOLDER / name
+    heir = Heir(holder=holder_of(name, str(directory)))
+    if not is_owned:  # the database's own lock is enough
+        yield heir
+        return
+    with driving(directory):
+        try:
+            yield heir
+        finally:
+            if heir.taken:
+                from tuner.wiring.restore import give_back  # noqa: PLC0415
+
+                for line in give_back(heir.taken, root, name, observer):
+                    observer.remark(line)
 
 
 def _units(hosts: tuple[HostSpec, ...]) -> str:

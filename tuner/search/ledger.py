@@ -30,7 +30,7 @@ from tuner.search.distributions import distributions_of, waiting_trial
 from tuner.search.domain import Domain
 from tuner.search.history import History
 from tuner.search.identity import difference, identity_of
-from tuner.search.lock import StudyLock
+from tuner.search.lock import StudyLock, remove_if_empty
 from tuner.search.outcome_json import decode_result, encode_result, encode_unfinished
 from tuner.search.rows import BASELINE, BUDGET, HOST, RESULT, row_of, values_of
 from tuner.search.samplers import Setting, Strategy, make_strategy
@@ -82,7 +82,7 @@ def open_ledger(spec: StudySpec, canonical: Callable[[Assignment], Assignment]) 
             for folder in reversed([directory, *directory.parents]):
                 if not folder.exists():
                     folder.mkdir()
-                    undo.callback(_remove_if_empty, folder)
+                    undo.callback(remove_if_empty, folder)
         lock = StudyLock.acquire(directory)
         undo.callback(lock.release)
         check_ledger(spec)  # again: another driver may have begun the study since
@@ -293,8 +293,3 @@ class OptunaLedger:
         queued = {row_of(other, self._objectives).assignment for other in self._trials(OptunaState.WAITING)}
         if assignment not in queued:
             self._study.add_trial(waiting_trial(self._domain, assignment))
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()

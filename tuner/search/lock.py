@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +18,8 @@ LOCK_FILE = "lock"
 ONLOOKER_S = 1.0
 """How long whoever only looks may hold the lock; `status` lets go within a millisecond."""
 RETRY_S = 0.01
+_DRIVEN: set[Path] = set()
+"""Locks that :func:`driving` holds in this process: the kernel would refuse us our own."""
 
 
 class StudyLock:
@@ -25,19 +29,24 @@ class StudyLock:
     different file of the same name (whoever locks checks for that).
     """
 
-    def __init__(self, descriptor: int, path: Path) -> None:
-        self._descriptor: int | None = descriptor
+    def __init__(self, descriptor: int | None, path: Path) -> None:
+        self._descriptor = descriptor
         self._path = path
+        self._is_inner = descriptor is None
 
     @classmethod
     def acquire(cls, directory: Path) -> Self:
         """Take the lock, or refuse at once; an onlooker is waited for.
+
+        Inside :func:`driving` this process has it already: what is returned then gives nothing back.
 
         Raises:
             LedgerError: another process holds it (the message names it).
             StudyUnwritable: the file cannot be written.
         """
         path = directory / LOCK_FILE
+        if path in _DRIVEN:
+            return cls(None, path)
         descriptor = _locked(path)
         while not _is_current(descriptor, path):  # removed by a driver that failed to begin the study
             os.close(descriptor)
@@ -66,7 +75,45 @@ class StudyLock:
 
     def remove(self) -> None:
         """Remove the file of a lock that is held: the study could not be begun."""
-        self._path.unlink(missing_ok=True)
+        if not self._is_inner:
+            self._path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def driving(directory: Path) -> Iterator[None]:
+    """Be the study's one driver, from before its hosts are taken until they are given back.
+
+    Its folder is made for it. What was not used is removed again.
+
+    Raises:
+        LedgerError: another process is.
+        StudyUnwritable: the folder cannot be made, or its lock cannot be written.
+    """
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    path = directory / LOCK_FILE
+    with contextlib.ExitStack() as undo:
+        for folder in reversed(made):
+            try:
+                folder.mkdir()
+            except OSError as error:
+                raise StudyUnwritable(f"{folder}: cannot be made ({error.strerror}); make it writable") from error
+            undo.callback(remove_if_empty, folder)
+        was_there = path.exists()
+        lock = StudyLock.acquire(directory)
+        undo.callback(lock.release)
+        _DRIVEN.add(path)
+        undo.callback(_DRIVEN.discard, path)
+        try:
+            yield
+        finally:
+            if not was_there and [entry.name for entry in directory.iterdir()] == [LOCK_FILE]:
+                lock.remove()
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder that was made and not used."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def require_unlocked(directory: Path) -> None:
@@ -77,6 +124,8 @@ def require_unlocked(directory: Path) -> None:
         StudyUnwritable: the lock cannot be looked at.
     """
     path = directory / LOCK_FILE
+    if path in _DRIVEN:
+        return
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

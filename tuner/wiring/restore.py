@@ -15,7 +15,7 @@ from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, UnitHostSpec
 from tuner.ports import RunObserver
 from tuner.runtime.stay import Proof, Stay
-from tuner.search.lock import require_unlocked
+from tuner.search.lock import driving
 from tuner.wiring.holder import holder_of
 from tuner.wiring.host import build_host
 from tuner.wiring.load import hosts_of
@@ -31,12 +31,21 @@ def restore_hosts(root: Path, name: str, overrides: Overrides | None, observer: 
         UsageError: the study file or an option is wrong, or a run of the study is under way.
         LeaseHeld, HostFault: a host could not be restored; the others were, and ``observer`` knows of them.
     """
-    study = read_study(root, name)
-    directory = root.resolve() / FOLDER / name
-    require_unlocked(directory)
     hosts = tuple(host for host in hosts_of(root, name, overrides) if host.is_owned)
     if not hosts:
-        return (f"{study.shown}: none of its hosts is somebody's: there is nothing to restore",)
+        return (f"{name}: none of its hosts is somebody's: there is nothing to restore",)
+    with driving(root.resolve() / FOLDER / name):
+        return give_back(hosts, root, name, observer)
+
+
+def give_back(hosts: Iterable[HostSpec], root: Path, name: str, observer: RunObserver) -> tuple[str, ...]:
+    """Restore hosts of a study whose driver this process is.
+
+    Raises:
+        LeaseHeld, HostFault: see :func:`restore_hosts`.
+    """
+    study = read_study(root, name)
+    directory = root.resolve() / FOLDER / name
     proof = Proof(engine=engine(study.engine), workload=study.workload, seed=study.seed)
     ended = asyncio.run(_restore_all(hosts, holder_of(name, str(directory)), proof, observer))
     errors = [outcome for outcome in ended if isinstance(outcome, TunerError)]

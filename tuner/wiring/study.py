@@ -61,6 +61,7 @@ def run_study(
     observer: RunObserver,
     *,
     ray_address: str | None = None,
+    restored: Callable[[], None] = lambda: None,
     executor: Callable[[StudySpec, str | None, Callable[[str], None]], Executor] = ray_executor,
 ) -> RunSummary:
     """Run a study until its budget is spent, or take up one that was interrupted.
@@ -70,6 +71,13 @@ def run_study(
     restore, and at the third time, this process leaves at once: supervisors stop its servers, and
     dead-men restore its hosts.
 
+    Args:
+        spec: the study.
+        observer: is told what happens.
+        ray_address: of a cluster; None: a local Ray of its own.
+        restored: called when all hosts have been given back as they were, and only if they were taken.
+        executor: makes what runs the trials.
+
     Raises:
         UsageError: the study's database cannot be used.
         PreflightError: a host or Ray is not ready; nothing was written.
@@ -77,10 +85,10 @@ def run_study(
         EvidenceError: results cannot be written.
         RestoreFailed: a host is not what it was before; the results are saved.
     """
-    return asyncio.run(_run(spec, observer, executor(spec, ray_address, observer.remark)))
+    return asyncio.run(_run(spec, observer, executor(spec, ray_address, observer.remark), restored))
 
 
-async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> RunSummary:
+async def _run(spec: StudySpec, observer: RunObserver, executor: Executor, restored: Callable[[], None]) -> RunSummary:
     check_ledger(spec)
     require_unlocked(Path(spec.directory))
     if is_spent(spec):
@@ -91,18 +99,20 @@ async def _run(spec: StudySpec, observer: RunObserver, executor: Executor) -> Ru
     await check_hosts(spec, engine(spec.engine))
     with StopSignals(observer, executor.hurry) as signals:
         observer.starting("starting Ray, one worker a host")
+        await executor.open()
         try:
-            await executor.open()
             signals.check()
             summary = await _search(spec, observer, executor, signals)
         except BaseException:
             # Why the run ended comes before what went wrong after that.
             try:
                 await executor.close()
+                restored()
             except TunerError as error:
                 observer.remark(str(error))
             raise
         await executor.close()
+        restored()
         return summary
 
 

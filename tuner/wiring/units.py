@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tuner.errors import HostFault, PreflightError
 from tuner.hosts.clock import SystemClock
@@ -20,14 +20,26 @@ from tuner.wiring.reach import way_to
 Say = Callable[[str], None]
 
 
-def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Holder | None = None) -> Command:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heir:
+    """A run that takes over what a killed run of the same study left.
+
+    Attributes:
+        taken: hosts that were taken over: whatever comes next, they are to be restored.
+    """
+
+    holder: Holder
+    taken: list[HostSpec] = field(default_factory=list)
+
+
+def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None) -> Command:
     """Return the command line that the hosts' units run, with every variable expanded.
 
     Args:
         hosts: of one study; those that are no units are passed over.
         say: takes lines of prose: a host key that was accepted.
-        heir: takes over what a killed run of the same study left on a host, and removes its drop-in.
-            None: nothing is changed, and a drop-in of ours in the way is an error.
+        heir: takes over what a killed run of the same study left on a host, and removes its drop-in; it
+            has to restore that host. None: nothing is changed, and a drop-in of ours in the way is an error.
 
     Raises:
         UsageError: a unit cannot be tuned as it is.
@@ -48,11 +60,11 @@ def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Holder | None = None)
     return base
 
 
-async def _read_all(units: tuple[UnitHostSpec, ...], say: Say, heir: Holder | None) -> list[Command]:
+async def _read_all(units: tuple[UnitHostSpec, ...], say: Say, heir: Heir | None) -> list[Command]:
     return list(await asyncio.gather(*(_read(host, say, heir) for host in units)))
 
 
-async def _read(host: UnitHostSpec, say: Say, heir: Holder | None) -> Command:
+async def _read(host: UnitHostSpec, say: Say, heir: Heir | None) -> Command:
     way = way_to(host)
     root = Root(way.transport, sudo=host.sudo)
     try:
@@ -63,8 +75,11 @@ async def _read(host: UnitHostSpec, say: Say, heir: Holder | None) -> Command:
                     f"host {host.name}: a trial's drop-in replaces the command of {host.unit}: a run is under way, "
                     "or was killed; the same `run` goes on, and `restore` puts the original back"
                 )
-            holder = replace(heir, host=host.name)
-            await UnitTenancy(way.transport, root, host.unit, holder, host.care.lease, SystemClock()).enter()
+            heir.taken.append(host)
+            holder = replace(heir.holder, host=host.name)
+            tenancy = UnitTenancy(way.transport, root, host.unit, holder, host.care.lease, SystemClock())
+            for text in (await tenancy.enter()).remarks:
+                say(f"host {host.name}: {text}")
             unit = await read_unit(way.transport, host.unit, root)
         return unit.command()
     finally:
