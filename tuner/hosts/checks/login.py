@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tuner.errors import HostKeyRefused, LoginRefused, TransportFault
 from tuner.hosts.checks.machine import Machine
 from tuner.hosts.checks.row import Row, failed, ok, unknown, warning
+from tuner.hosts.ssh.login import by_hand
 from tuner.model.study import SshLogin
 
 CHECKS = ("reachable", "host key", "login")
@@ -65,12 +66,11 @@ def refused_rows(login: SshLogin | None, error: TransportFault) -> tuple[Row, ..
                 "agent, or name another user or identity_file in its [[hosts]] table",
             ),
         )
-    port = "" if login.port is None else f"-p {login.port} "
     return (
         failed(
             reachable,
             str(error),
-            f"until `ssh {port}{login.host} true` works from this machine: check address, port, jump host and firewall",
+            f"until `{by_hand(login)} true` works from this machine: check address, port, jump host and firewall",
         ),
         *unknown((host_key, who), f"{login.host} is not reached"),
     )

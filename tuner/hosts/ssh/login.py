@@ -10,6 +10,7 @@ import hashlib
 import os
 import pwd
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -120,6 +121,11 @@ def arguments(login: SshLogin) -> tuple[str, ...]:
         if value is not None:
             found += (flag, os.path.expanduser(str(value)) if flag in {"-F", "-i"} else str(value))  # noqa: PTH111
     return tuple(found)
+
+
+def by_hand(login: SshLogin) -> str:
+    """Return the command by which a person tries the same login."""
+    return shlex.join(("ssh", *arguments(login), login.host))
 
 
 def ssh_program() -> str:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from tuner.errors import TransportFault
-from tuner.hosts.ssh.login import ResolvedLogin, resolve, ssh_program
+from tuner.hosts.ssh.login import ResolvedLogin, by_hand, resolve, ssh_program
 from tuner.hosts.ssh.threads import in_thread
 from tuner.model.study import SshLogin
 
@@ -104,7 +104,7 @@ class OpenSshTunnel:
             local = None
             if "listen" not in said:  # "cannot listen to port": the next one may be free
                 break
-        msg = f"{login.address}: no tunnel to its port {port}: {said}: try the same by hand: ssh {login.host}"
+        msg = f"{login.address}: no tunnel to its port {port}: {said}: try the same by hand: {by_hand(self._login)}"
         raise TransportFault(msg)
 
     async def _start(self, login: ResolvedLogin, local: int, port: int) -> str:
