@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,37 @@ def test_eight_commands_come_through_a_cut_over_one_new_connection(sshd: Sshd, t
     assert sshd.log.read_text().count("Accepted publickey") == 2
 
 
+def test_a_host_that_stalls_without_being_lost_was_out_of_reach_meanwhile(sshd: Sshd) -> None:
+    async def scenario() -> None:
+        transport = SshTransport(sshd.login, patience=replace(QUICK, ask_s=0.2, stall_s=0.5, silence_s=10.0))
+        await transport.run(("true",))
+        sshd.freeze()
+        await until(lambda: bool(transport.outages))
+        assert transport.outages[0][1] is None
+        await asyncio.sleep(0.5)
+        sshd.thaw()
+        assert (await transport.run(("echo", "back"))).stdout == "back\n"
+        await until(lambda: transport.outages[0][1] is not None)
+        ((began_s, ended_s),) = transport.outages
+        assert ended_s is not None
+        assert 0.8 < ended_s - began_s < 5.0
+        await transport.close()
+        assert len(transport.outages) == 1
+
+    asyncio.run(scenario())
+    assert sshd.log.read_text().count("Accepted publickey") == 1
+
+
+def test_much_output_delays_no_sign_of_life(sshd: Sshd) -> None:
+    async def scenario() -> None:
+        transport = SshTransport(sshd.login, patience=replace(QUICK, ask_s=0.05, stall_s=0.5, silence_s=10.0))
+        assert len((await transport.run(("head", "-c", "30000000", "/dev/zero"))).stdout) == 30_000_000
+        assert transport.outages == ()
+        await transport.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_host_that_falls_silent_is_lost_after_a_while_and_found_again(sshd: Sshd) -> None:
     """As a black hole of the network: nothing is closed, nothing answers."""
 
@@ -149,7 +181,7 @@ def test_a_silence_that_is_short_changes_nothing(sshd: Sshd, tmp_path: Path) -> 
         running = asyncio.ensure_future(transport.run(("sh", "-c", COUNTING, "sh", str(runs), "1")))
         await until_runs(runs, 1)
         sshd.freeze()
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(1.0)
         sshd.thaw()
         assert (await running).stdout == "done\n"
         assert transport.outages == ()

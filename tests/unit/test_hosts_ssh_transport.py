@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ class FakeConnection:
     is_alive: bool = True
     heard_at_s: float = 0.0
     accepted_keys: tuple[str, ...] = ()
+    stalls: tuple[tuple[float, float], ...] = ()
+    stalled_since_s: float | None = None
 
     def execute(self, order: Order, _wake: Wake) -> Output:
         self.host.ran.append(order.argv)
@@ -111,6 +114,51 @@ def test_a_host_that_was_there_is_tried_for_a_minute_with_growing_pauses() -> No
     assert 12 <= host.tries <= 35
 
 
+def test_commands_that_wait_for_the_same_dead_host_wait_for_it_together() -> None:
+    host = FakeHost(losses=iter([LOST]), refusals=iter([None, *[LOST] * 1000]))
+    clock = FakeClock()
+
+    async def scenario() -> None:
+        transport = SshTransport(SshLogin(host="gpu"), clock=clock, connect=host.connect)
+        running = [asyncio.ensure_future(transport.run(("true",))) for _ in range(8)]
+        results = await asyncio.gather(*running, return_exceptions=True)
+        assert all("not back after 60 s" in str(result) for result in results)
+        with pytest.raises(TransportFault, match="not back after 60 s"):
+            await transport.run(("true",))
+
+    asyncio.run(scenario())
+    assert clock.monotonic_s() < 61.0
+
+
+def test_an_outage_that_ended_leaves_the_next_one_its_whole_minute() -> None:
+    host = FakeHost(losses=iter([LOST, None, LOST]), refusals=iter([None, *[LOST] * 14, None, *[LOST] * 14]))
+    result, transport, clock = run_on(host, times=2)
+    assert result.stdout == "done"
+    assert len(transport.outages) == 2
+    assert clock.monotonic_s() > 50.0
+
+
+def test_a_host_that_was_silent_for_a_while_was_out_of_reach_meanwhile() -> None:
+    host = FakeHost()
+    now_s = time.monotonic()
+
+    async def scenario() -> None:
+        transport = SshTransport(SshLogin(host="gpu"), connect=host.connect)
+        await transport.run(("true",))
+        connection: Any = transport._connection
+        connection.stalls = ((now_s - 9.0, now_s - 5.0),)
+        connection.stalled_since_s = now_s - 3.0
+        ((_, ended_s), (began_s, lasting)) = transport.outages
+        assert ended_s == pytest.approx(now_s - 5.0, abs=0.1)
+        assert lasting is None
+        assert began_s == pytest.approx(now_s - 3.0, abs=0.1)
+        connection.heard_at_s, connection.is_alive = now_s - 3.0, False
+        await transport.run(("true",))
+        assert [to_s - from_s for from_s, to_s in transport.outages if to_s] == pytest.approx([4.0, 3.0], abs=0.1)
+
+    asyncio.run(scenario())
+
+
 def test_a_host_that_comes_back_within_the_minute_is_gone_on_with() -> None:
     host = FakeHost(losses=iter([LOST]), refusals=iter([None, *[LOST] * 5]))
     result, transport, clock = run_on(host)
@@ -122,8 +170,9 @@ def test_a_host_that_comes_back_within_the_minute_is_gone_on_with() -> None:
 
 def test_a_host_that_was_never_there_is_tried_once() -> None:
     host = FakeHost(refusals=iter([LOST] * 5))
-    with pytest.raises(TransportFault, match=r"gone: check name, port and network, or try: ssh gpu"):
-        run_on(host)
+    login = SshLogin(host="gpu", user="me", port=2222)
+    with pytest.raises(TransportFault, match=r"gone: check name, port and network, or try: ssh -l me -p 2222 gpu"):
+        asyncio.run(SshTransport(login, clock=FakeClock(), connect=host.connect).run(("true",)))
     assert host.tries == 1
 
 

@@ -30,13 +30,15 @@ class Patience:
     Attributes:
         reconnect_s: for a host that was reached before and is not now.
         connect_s: for each step of connecting, unless ssh_config says otherwise (``ConnectTimeout``).
-        ask_s: between two questions whether the host is still there.
+        ask_s: between two questions whether the host is still there; often, for a stall shows only after one.
+        stall_s: without a sign of life after a question, after which the host counts as out of reach meanwhile.
         silence_s: without a sign of life, after which the connection is lost.
     """
 
     reconnect_s: float = 60.0
     connect_s: float = 15.0
-    ask_s: float = 5.0
+    ask_s: float = 1.0
+    stall_s: float = 2.0
     silence_s: float = 15.0
 
 
@@ -58,10 +60,8 @@ class Connection:
         self._patience = patience
         self._via: Connection | None = None
         self._stop = threading.Event()
-        self._asked_s: float | None = None
-        self._lost_at_s: float | None = None
         try:
-            self._heard = Heard(self._stream())
+            self._heard = Heard(self._stream(), patience.stall_s)
             self._link = self._linked()
         except TransportFault:
             self._close_way()
@@ -82,6 +82,16 @@ class Connection:
     def heard_at_s(self) -> float:
         """Monotonic time of the last sign of life."""
         return self._heard.at_s
+
+    @property
+    def stalls(self) -> tuple[tuple[float, float], ...]:
+        """From when to when the host was silent although it was asked; monotonic times."""
+        return self._heard.stalls
+
+    @property
+    def stalled_since_s(self) -> float | None:
+        """Since when it is; None: it is not."""
+        return self._heard.stalled_since_s
 
     def execute(self, order: Order, wake: Wake) -> Output:
         """Run a command; see :func:`tuner.hosts.ssh.session.execute`."""
@@ -180,15 +190,15 @@ class Connection:
     def _ask(self) -> None:
         """Ask for a sign of life when there was none for a while; each question waits for its answer."""
         while not self._stop.wait(self._patience.ask_s) and self._link.is_alive:
-            self._asked_s = time.monotonic()
+            self._heard.asked_s = time.monotonic()
             self._link.ask_alive()
-            self._asked_s = None
+            self._heard.asked_s = None
 
     def _watch(self) -> None:
         """Give the connection up when a question stays without any sign of life."""
         silence_s = self._patience.silence_s
         while not self._stop.wait(silence_s / _LOOKS) and self._link.is_alive:
-            is_asked = self._asked_s is not None
+            is_asked = self._heard.asked_s is not None
             if is_asked and time.monotonic() - self._heard.at_s > silence_s:
                 self._link.close()
 

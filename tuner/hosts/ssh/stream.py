@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import socket
@@ -22,14 +23,23 @@ _END_S = 2.0
 
 
 class Heard:
-    """A stream that knows when the other side was last heard.
+    """A stream that knows when the other side was last heard, and when it was silent although it was asked.
+
+    Args:
+        stream: the other side.
+        stall_s: of silence after a question, from which on it is noted; seconds.
 
     Attributes:
-        at_s: monotonic time.
+        at_s: when it was last heard; monotonic time.
+        asked_s: when the question was asked that has no answer yet; None: there is none.
+        stalls: from when to when it was silent; monotonic times.
     """
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: ByteStream, stall_s: float = math.inf) -> None:
         self.at_s = time.monotonic()
+        self.asked_s: float | None = None
+        self.stalls: tuple[tuple[float, float], ...] = ()
+        self._stall_s = stall_s
         self._stream = stream
         self._closed = False  # paramiko asks a socket for it by this name
 
@@ -45,8 +55,19 @@ class Heard:
         """Receive; empty at the end."""
         piece = self._stream.recv(size)
         if piece:
-            self.at_s = time.monotonic()
+            since_s, self.at_s = self.stalled_since_s, time.monotonic()
+            if since_s is not None:
+                self.stalls = (*self.stalls, (since_s, self.at_s))
         return piece
+
+    @property
+    def stalled_since_s(self) -> float | None:
+        """Since when it has been silent although it was asked; None: not for long yet. Monotonic time."""
+        asked_s = self.asked_s
+        if asked_s is None:
+            return None
+        since_s = max(asked_s, self.at_s)  # an answer may be late behind much else that arrives
+        return since_s if time.monotonic() - since_s > self._stall_s else None
 
     def close(self) -> None:
         """End it."""

@@ -13,7 +13,7 @@ from tuner.hosts.clock import SystemClock
 from tuner.hosts.ssh.command import Output, command_line, write_arguments
 from tuner.hosts.ssh.connection import Connection, Patience
 from tuner.hosts.ssh.faults import ConnectionLost, Started
-from tuner.hosts.ssh.login import ResolvedLogin, resolve
+from tuner.hosts.ssh.login import ResolvedLogin, by_hand, resolve
 from tuner.hosts.ssh.session import Order, Wake
 from tuner.hosts.ssh.threads import in_thread, in_thread_or_not_at_all
 from tuner.model.host import CommandResult
@@ -61,6 +61,7 @@ class SshTransport:
         self._accepted: tuple[str, ...] = ()
         self._outages: list[tuple[float, float]] = []
         self._out_since_s: float | None = None
+        self._give_up_s: float | None = None  # of an outage, however many commands wait for its end
         self._slots = asyncio.Semaphore(_SESSIONS)
         self._connecting = asyncio.Lock()
 
@@ -76,11 +77,14 @@ class SshTransport:
 
     @property
     def outages(self) -> tuple[Outage, ...]:
-        """When the host could not be reached, although it had been."""
-        lasting = self._out_since_s
-        if lasting is None and self._connection is not None:
+        """When the host could not be reached, although it had been, or left a question unanswered for long."""
+        lasting, stalls = self._out_since_s, list[tuple[float, float]]()
+        if self._connection is not None:
             lasting = self._lost_since_s(self._connection)
-        return (*self._outages, *(() if lasting is None else ((lasting, None),)))
+            if lasting is None and self._connection.stalled_since_s is not None:
+                lasting = self._at_s(self._connection.stalled_since_s)
+            stalls = self._stalls(self._connection)
+        return (*self._outages, *stalls, *(() if lasting is None else ((lasting, None),)))
 
     async def run(
         self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
@@ -118,6 +122,7 @@ class SshTransport:
             if connection is not None:
                 self._out_since_s = self._lost_since_s(connection)
                 self._end_outage()
+                self._outages += self._stalls(connection)
                 await self._blocking(connection.close)
 
     async def _output(self, order: Order, *, repeat: bool = True) -> Output:
@@ -158,11 +163,15 @@ class SshTransport:
             if self._connection is not None:
                 lost, self._connection = self._connection, None
                 self._out_since_s = self._lost_since_s(lost)
+                self._outages += self._stalls(lost)
                 await self._blocking(lost.close)
             was_there = self._out_since_s is not None
-            if give_up_s is None:
-                give_up_s = self._clock.monotonic_s() + (self._patience.reconnect_s if was_there else 0.0)
-            self._connection = await self._try_until(give_up_s, was_there=was_there)
+            now_s = self._clock.monotonic_s()
+            if was_there and self._give_up_s is None:
+                # From the first that needed it: one that was lost long before, unused, has this long as well.
+                self._give_up_s = now_s + self._patience.reconnect_s
+            limits_s = [limit_s for limit_s in (give_up_s, self._give_up_s) if limit_s is not None]
+            self._connection = await self._try_until(min(limits_s, default=now_s), was_there=was_there)
             self._end_outage()
             self._accepted = (*self._accepted, *self._connection.accepted_keys)
             return self._connection
@@ -189,7 +198,7 @@ class SshTransport:
         if was_there:
             msg = f"{fault}: not back after {self._patience.reconnect_s:g} s: look at the host and the network"
             return TransportFault(msg)
-        return TransportFault(f"{fault}: check name, port and network, or try: ssh {self._login.host}")
+        return TransportFault(f"{fault}: check name, port and network, or try: {by_hand(self._login)}")
 
     def _open(self) -> Connection:
         if self._resolved is None:
@@ -203,12 +212,19 @@ class SshTransport:
         """Return when a connection that is lost was last heard; None: it lives."""
         if connection.is_alive:
             return None
-        return self._clock.monotonic_s() - max(0.0, time.monotonic() - connection.heard_at_s)
+        return self._at_s(connection.heard_at_s)
+
+    def _stalls(self, connection: Connection) -> list[tuple[float, float]]:
+        return [(self._at_s(from_s), self._at_s(to_s)) for from_s, to_s in connection.stalls]
+
+    def _at_s(self, heard_s: float) -> float:
+        """Return by our clock what a connection says by the machine's monotonic one."""
+        return self._clock.monotonic_s() - max(0.0, time.monotonic() - heard_s)
 
     def _end_outage(self) -> None:
         if self._out_since_s is not None:
             self._outages.append((self._out_since_s, self._clock.monotonic_s()))
-            self._out_since_s = None
+            self._out_since_s = self._give_up_s = None
 
 
 def backoff_s(tries: int, jitter: float) -> float:
