@@ -181,10 +181,23 @@ class Tenancy(Protocol):
 
 
 class Route(Protocol):
-    """How the load's traffic reaches the server."""
+    """How the load's traffic reaches the server.
+
+    Attributes:
+        deaths: how often the way has broken down so far, also if nobody has made it anew yet.
+        is_through_proxy: a proxy of somebody's may answer for a server that is down.
+    """
+
+    @property
+    def deaths(self) -> int: ...  # noqa: D102 - above
+
+    @property
+    def is_through_proxy(self) -> bool: ...  # noqa: D102 - above
 
     async def open(self, port: int) -> str:
         """Make the server's ``port`` reachable and return its base URL; a tunnel that died is made anew.
+
+        Cheap while the way stands, so that a caller who waits for the server may call it at every look.
 
         Raises:
             HostFault: it cannot be made.

@@ -81,14 +81,34 @@ def test_a_tunnel_that_died_is_made_anew(sshd: Sshd, port: int) -> None:
     async def scenario() -> None:
         tunnel = OpenSshTunnel(sshd.login)
         base_url = await tunnel.open(port)
+        assert tunnel.deaths == 0
         (first,) = tunnel_pids()
         sshd.kill_sessions()
         deadline_s = time.monotonic() + 10.0
         while first in tunnel_pids():
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.02)
+        assert tunnel.deaths == 1
         assert await tunnel.open(port) == base_url
         assert await asyncio.to_thread(fetch, base_url) == b"hello"
+        await tunnel.close()
+        assert tunnel.deaths == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_tunnel_that_cannot_be_made_anew_at_once_comes_back_at_the_same_port(sshd: Sshd, port: int) -> None:
+    async def scenario() -> None:
+        tunnel = OpenSshTunnel(sshd.login)
+        base_url = await tunnel.open(port)
+        sshd.stop()
+        for pid in tunnel_pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(TransportFault, match=r"refused.*by hand: ssh -F \S+ gpu"):
+            await tunnel.open(port)
+        sshd.start()
+        assert await tunnel.open(port) == base_url
+        assert tunnel.deaths == 1
         await tunnel.close()
 
     asyncio.run(scenario())

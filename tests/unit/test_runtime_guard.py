@@ -329,3 +329,53 @@ def test_a_leg_whose_requests_failed_in_an_outage_is_void_and_the_server_not_jud
     result, _ = run(host)
     assert isinstance(result.outcome, Faulted)
     assert "could not be reached for 3.0 s of the measurement" in result.outcome.error
+
+
+# ---------------------------------------------------------------------------- the tunnel
+
+
+def entered_s(events: list[TrialEvent], state: TrialState) -> float:
+    return next(event.at_s for event in events if isinstance(event, StateEntered) and event.state is state) - EPOCH_S
+
+
+@pytest.mark.parametrize("state", [TrialState.WARMING_UP, TrialState.MEASURING, TrialState.SOAKING])
+def test_a_tunnel_that_dies_under_load_voids_the_trial_and_the_server_is_not_judged(state: TrialState) -> None:
+    host = FakeHost(ENGINE)
+    _, events = run(host)
+    host = FakeHost(ENGINE)
+    host.route_dies_s = (entered_s(events, state) + 0.5,)
+    result, _ = run(host)
+    assert isinstance(result.outcome, Faulted)
+    assert "the tunnel to host gpu01 broke down" in result.outcome.error
+    assert result.attempts == 1
+
+
+def test_a_tunnel_that_dies_while_the_server_loads_is_made_anew_and_costs_nothing() -> None:
+    host = FakeHost(ENGINE, Start(ready_s=20.0))
+    _, events = run(host)
+    host = FakeHost(ENGINE, Start(ready_s=20.0))
+    host.route_dies_s = (entered_s(events, TrialState.DEPLOYING) + 10.0,)
+    assert isinstance(run(host)[0].outcome, Measured)
+
+
+@pytest.mark.parametrize(("dies_s", "outcome"), [((), Infeasible), ((40.0,), Faulted)])
+def test_a_server_that_is_not_ready_in_time_is_not_judged_if_the_tunnel_to_it_died(
+    dies_s: tuple[float, ...], outcome: type[Infeasible | Faulted]
+) -> None:
+    host = FakeHost(ENGINE, Start(ready_s=None))
+    host.route_dies_s = dies_s
+    assert isinstance(run(host)[0].outcome, outcome)
+
+
+def test_a_way_that_begins_elsewhere_after_it_broke_down_is_the_hosts_fault() -> None:
+    host = FakeHost(ENGINE, Start(ready_s=20.0))
+    opened: list[int] = []
+
+    async def elsewhere(port: int) -> str:
+        opened.append(port)
+        return f"http://127.0.0.1:{port if len(opened) < 5 else 4711}"
+
+    host.route.open = elsewhere  # type: ignore[method-assign]
+    result, _ = run(host)
+    assert isinstance(result.outcome, Faulted)
+    assert "begins at http://127.0.0.1:4711 now" in result.outcome.error

@@ -135,6 +135,55 @@ def test_the_original_is_started_once_the_gpu_memory_that_it_needs_is_back(
     assert any("GPU memory that the original needs" in remark for remark in house.remarks) == bool(waited_s)
 
 
+def test_a_tunnel_that_dies_while_the_original_loads_does_not_make_it_fail() -> None:
+    house = House()
+    house.fake.route_dies_s = (10.0, 20.0)
+
+    class Through(Originals):
+        async def call(self, call: HttpCall) -> HttpReply:
+            if house.fake.route.is_dead:
+                return HttpReply(status=None, body=b"", error="refused")
+            return await super().call(call)
+
+    house.ports = replace(house.ports, control=lambda _url: Through(house.clock, loads_s=30.0))
+    house.stay = Stay(house.ports)
+
+    async def story() -> None:
+        await house.enter()
+        house.owned.deploy()
+        await house.leave()
+
+    house.run(story)
+    assert "the original answers again" in house.remarks
+
+
+def test_a_tunnel_that_cannot_be_made_for_a_while_is_waited_for_and_followed_to_another_port() -> None:
+    house = House()
+    urls: list[str] = []
+
+    async def opened(port: int) -> str:
+        if 10.0 < house.clock.monotonic_s() < 20.0:
+            raise TransportFault("no tunnel to its port")
+        return f"http://127.0.0.1:{port if house.clock.monotonic_s() < 15.0 else 4711}"
+
+    def control(url: str) -> Originals:
+        urls.append(url)
+        return Originals(house.clock, loads_s=0.0 if url.endswith(":4711") else 1e9)
+
+    house.fake.route.open = opened  # type: ignore[method-assign]
+    house.ports = replace(house.ports, control=control)
+    house.stay = Stay(house.ports)
+
+    async def story() -> None:
+        await house.enter()
+        house.owned.deploy()
+        await house.leave()
+
+    house.run(story)
+    assert len(urls) == 2
+    assert "the original answers again" in house.remarks
+
+
 def test_the_lease_is_renewed_while_the_original_still_loads() -> None:
     house = House(loads_s=50.0)
     house.ports = replace(house.ports, renew_s=10.0)

@@ -15,6 +15,16 @@ class DirectRoute:
         self._address = f"[{address}]" if ":" in address else address
         self._base_url = None if base_url is None else base_url.rstrip("/")
 
+    @property
+    def deaths(self) -> int:
+        """There is nothing of ours that could break down."""
+        return 0
+
+    @property
+    def is_through_proxy(self) -> bool:
+        """Whether one may be there: somebody named a URL."""
+        return self._base_url is not None
+
     async def open(self, port: int) -> str:
         """Return the server's base URL."""
         return self._base_url or f"http://{self._address}:{port}"

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from tuner.errors import MeasurementFault
+from tuner.errors import HostFault, MeasurementFault
 from tuner.model.host import Activity
 from tuner.model.outcome import Cause, Diagnosis, Measured, TrialState
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
@@ -89,6 +89,7 @@ class Attempt:
         deadline = self._host.clock.monotonic_s() + self._workload.load_timeout_s
         while True:
             self._note_loading()
+            await self._guarded(self._hold_route())
             reply = await self._guarded(self._control.call(self._engine.health_call()))
             if reply.status == 200:
                 break
@@ -104,6 +105,20 @@ class Attempt:
             raise ServerDiedError(mismatch_diagnosis(problem))
         await self._prove_generation()
         self._progress.enter(TrialState.READY, detail=f"pid {self._identity.main_pid}")
+
+    async def _hold_route(self) -> None:
+        """Hold that requests still reach the server's port: a tunnel that died is made anew.
+
+        Raises:
+            HostFault: it cannot be, or leads from somewhere else now.
+        """
+        base_url = await self._host.route.open(self._engine.port(self._context.request.command))
+        if base_url != self._context.target.base_url:
+            msg = (
+                f"the way to host {self._host.name} broke down and begins at {base_url} now, "
+                f"not at {self._context.target.base_url}: run the trial again"
+            )
+            raise HostFault(msg)
 
     def _note_loading(self) -> None:
         """Take from the log that the server has come further than its arguments."""

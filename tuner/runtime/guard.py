@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import HostFault, MeasurementFault
@@ -33,6 +34,17 @@ ALONE = frozenset(
 OVER_THE_NETWORK = frozenset({Cause.FAILED_REQUESTS, Cause.HANG})
 """Causes that are read from requests, which a connection that is out fails as well."""
 
+THROUGH_THE_TUNNEL = OVER_THE_NETWORK | {Cause.START_TIMEOUT}
+"""Causes that a tunnel brings about that is down, and be it for the moment that the server was asked in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """How long the connection to the host was out, in seconds, and how often the load's tunnel died, until now."""
+
+    out_s: float
+    deaths: int
+
 
 class Guard:
     """Looks at the GPUs of one server while it is measured.
@@ -53,6 +65,7 @@ class Guard:
         self._ours.add(main_pid)
         self._main_pid = main_pid
         self._out_s = self._outage_s()
+        self._deaths = self._host.route.deaths
 
     async def during(self, work: Callable[[], Coroutine[Any, Any, T]], *, what: str) -> T:
         """Run a leg to its end, unless it becomes void before.
@@ -67,9 +80,9 @@ class Guard:
             HostFault: the GPUs cannot be looked at.
         """
         clocks: list[float] = []
-        out_s = self._outage_s()
+        before = _Network(out_s=self._outage_s(), deaths=self._host.route.deaths)
         leg = asyncio.ensure_future(work())
-        looking = asyncio.ensure_future(self._look_on(clocks, out_s))
+        looking = asyncio.ensure_future(self._look_on(clocks, before))
         try:
             await asyncio.wait({leg, looking}, return_when=asyncio.FIRST_COMPLETED)
             if looking.done():
@@ -78,7 +91,7 @@ class Guard:
         finally:
             await end(leg)
             await end(looking)
-        await self._look(clocks, out_s)
+        await self._look(clocks, before)
         text = clocks_text(clocks)
         if text is not None:
             self._remark(f"{what}: {text}")
@@ -92,6 +105,11 @@ class Guard:
         """
         if cause in ALONE:
             return None
+        if cause in THROUGH_THE_TUNNEL and self._host.route.deaths > self._deaths:
+            return MeasurementFault(
+                f"requests failed ({cause.value}), but the tunnel to host {self._host.name} broke down "
+                "since its server was started: that proves nothing; look at the network"
+            )
         outage_s = self._outage_s() - self._out_s
         if cause in OVER_THE_NETWORK and outage_s > self._limits.outage_s:
             return MeasurementFault(
@@ -117,16 +135,21 @@ class Guard:
 
     # -- looks -------------------------------------------------------------------------
 
-    async def _look_on(self, clocks: list[float], out_s: float) -> NoReturn:
+    async def _look_on(self, clocks: list[float], before: _Network) -> NoReturn:
         while True:
-            await self._look(clocks, out_s)
+            await self._look(clocks, before)
             await self._host.clock.sleep(self._limits.gpu_look_s)
 
-    async def _look(self, clocks: list[float], out_s: float) -> None:
+    async def _look(self, clocks: list[float], before: _Network) -> None:
         """Look once; ``clocks`` takes the lowest and highest clock seen so far."""
         look = await self._host.gpu.look()
         # After the look, which waits for a lost connection: it is the outage's end that is seen.
-        outage_s = self._outage_s() - out_s
+        outage_s = self._outage_s() - before.out_s
+        if self._host.route.deaths > before.deaths:
+            raise MeasurementFault(
+                f"the tunnel to host {self._host.name} broke down during the measurement: it is void; "
+                "look at the network"
+            )
         if outage_s > self._limits.outage_s:
             raise MeasurementFault(
                 f"host {self._host.name} could not be reached for {outage_s:.1f} s of the measurement: it is void; "

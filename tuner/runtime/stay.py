@@ -188,14 +188,15 @@ class Stay:
 
     async def _answers(self, command: Command, proof: Proof) -> str | None:
         """Wait for a generation of the original; say what is wrong when its time is up."""
-        engine, clock = proof.engine, self.ports.clock
+        engine, clock, port = proof.engine, self.ports.clock, proof.engine.port(command)
         deadline_s = clock.monotonic_s() + proof.workload.load_timeout_s
         try:
-            base_url = await self.ports.route.open(engine.port(command))
+            base_url = await self.ports.route.open(port)
         except HostFault as error:
             return str(error)
         control = AuthorisedControl(self.ports.control(base_url), bearer(engine.api_key(command)))
         problem: str | None = "it never was healthy"
+        cut: str | None = None
         try:
             while True:
                 reply = await control.call(engine.health_call())
@@ -204,7 +205,17 @@ class Stay:
                     if problem is None:
                         return None
                 if clock.monotonic_s() >= deadline_s:
-                    return f"{problem} within load_timeout_s = {proof.workload.load_timeout_s:g} s"
+                    return f"{cut or problem} within load_timeout_s = {proof.workload.load_timeout_s:g} s"
                 await clock.sleep(PROOF_LOOK_S)
+                try:
+                    now_url = await self.ports.route.open(port)  # a tunnel may die while the original loads
+                except HostFault as error:
+                    cut = str(error)
+                    continue
+                cut = None
+                if now_url != base_url:
+                    await control.close()
+                    base_url = now_url
+                    control = AuthorisedControl(self.ports.control(base_url), bearer(engine.api_key(command)))
         finally:
             await control.close()

@@ -38,6 +38,7 @@ or a function of the command and the number of the start)::
     host.gpu.guests = (Guest(from_s=12.0, to_s=40.0),)
     host.gpu.slowdowns = (Slowdown(from_s=12.0),)
     host.outages = ((12.0, 17.0),)
+    host.route_dies_s = (12.0,)  # until it is opened again, nothing reaches the server
     host.cleanup = a_coroutine_function
 
 What a test asks afterwards: ``host.service.commands`` (every command started), ``host.calls``
@@ -164,7 +165,7 @@ class FakeControl:
         old = host.answering_old_server()
         if not service.is_reachable:
             return await self._time_out(call)
-        if old is None and not service.is_listening:
+        if host.route.is_dead or (old is None and not service.is_listening):
             return HttpReply(status=None, body=b"", error="refused")
         reply = self._answer(call, old)
         return reply if reply is not None else await self._time_out(call)
@@ -266,6 +267,8 @@ class FakeLoad:
     def _serves(self) -> bool:
         service = self._host.service
         start = service.current
+        if self._host.route.is_dead:
+            return False
         return service.is_listening and not service.is_hanging and start is not None and start.generates
 
     def _failed(self, target: Target, leg: Leg, began_s: float) -> tuple[LegResult, tuple[RequestRecord, ...]]:
@@ -323,10 +326,26 @@ def _estimate(value: float, leg: Leg) -> Estimate:
 
 
 class FakeRoute:
-    """A Route to nowhere: the fakes' HTTP does not look at the URL."""
+    """A Route that dies when its host says so; the fakes' HTTP does not look at the URL."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self.is_through_proxy = False
+        self._host = host
+        self._made_s = 0.0
+
+    @property
+    def deaths(self) -> int:
+        """How often it has died."""
+        return sum(died_s <= self._host.clock.monotonic_s() for died_s in self._host.route_dies_s)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has died and nobody has made it anew."""
+        return any(self._made_s < died_s <= self._host.clock.monotonic_s() for died_s in self._host.route_dies_s)
 
     async def open(self, port: int) -> str:
         """Return a base URL."""
+        self._made_s = self._host.clock.monotonic_s()
         return f"http://127.0.0.1:{port}"
 
     async def close(self) -> None:
@@ -369,6 +388,8 @@ class FakeHost:
         self._old_server = old_server
         self._stop_grace_s = stop_grace_s
         self.outages: tuple[tuple[float, float], ...] = ()
+        self.route_dies_s: tuple[float, ...] = ()
+        self.route = FakeRoute(self)
         self.cleanup: Callable[[], Awaitable[CommandResult]] | None = None
         self.wait_s: float | None = None
         self.service = FakeService(
@@ -390,7 +411,7 @@ class FakeHost:
             load=self.load,
             control=lambda _base_url: FakeControl(self),
             clock=self.clock,
-            route=FakeRoute(),
+            route=self.route,
             outage_s=self._outage_s,
             cleanup=self.cleanup,
             wait_s=self.wait_s,

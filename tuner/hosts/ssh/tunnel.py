@@ -56,7 +56,19 @@ class OpenSshTunnel:
         self._timeout_s = timeout_s
         self._process: asyncio.subprocess.Process | None = None
         self._ports: tuple[int, int] | None = None  # here, there
+        self._before: tuple[int, int] | None = None  # the same of the last one that stood
+        self._deaths = 0
         self._lock = asyncio.Lock()
+
+    @property
+    def deaths(self) -> int:
+        """How many have died, the one that should stand now included."""
+        return self._deaths + (self._ports is not None and not self._forwards_to(self._ports[1]))
+
+    @property
+    def is_through_proxy(self) -> bool:
+        """None is: it ends at the server's own port."""
+        return False
 
     async def open(self, port: int) -> str:
         """Forward a port of this machine to ``port`` of the host's loopback, and return its base URL.
@@ -67,7 +79,7 @@ class OpenSshTunnel:
         async with self._lock:
             if not self._forwards_to(port):
                 # Again at the same port, if it is free: whoever has the URL of one that died goes on with it.
-                before = self._ports[0] if self._ports is not None and self._ports[1] == port else None
+                before = self._before[0] if self._before is not None and self._before[1] == port else None
                 await self._end()
                 await self._make(port, before)
             assert self._ports is not None
@@ -98,7 +110,7 @@ class OpenSshTunnel:
                 await self._end()
                 raise
             if self._process is not None and self._process.returncode is None:
-                self._ports = (local, port)
+                self._ports = self._before = (local, port)
                 return
             await self._end()
             local = None
@@ -139,6 +151,7 @@ class OpenSshTunnel:
         return _said(log) or f"ssh ended with status {self._process.returncode}"
 
     async def _end(self) -> None:
+        self._deaths = self.deaths
         self._ports = None
         await self._kill()
         self._process = None
