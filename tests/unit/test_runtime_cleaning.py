@@ -9,6 +9,7 @@ import pytest
 
 from tuner.errors import DirtyHost, HostFault, TransportFault
 from tuner.model.host import CommandResult, GpuLook, GpuProcess, GpuReading, ProcessEntry
+from tuner.model.http import HttpCall, HttpReply
 from tuner.model.trial import Command
 from tuner.runtime.cleaning import HostSession, make_clean
 from tuner.runtime.limits import Limits
@@ -259,3 +260,25 @@ def test_memory_is_somebody_elses_when_he_lives_and_holds_it(process: GpuProcess
     assert isinstance(dirt, Dirt)
     assert dirt.is_foreign is is_foreign
     assert str(process.pid) in dirt.text
+
+
+# ---------------------------------------------------------------------------- a proxy before the server
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("is_through_proxy", [True, False])
+def test_a_proxy_that_says_that_the_server_is_down_is_nobody_on_its_port(status: int, is_through_proxy: bool) -> None:
+    host = FakeHost(ENGINE)
+    host.wait_s = 60.0
+    host.route.is_through_proxy = is_through_proxy
+
+    class Proxied(FakeControl):
+        async def call(self, _call: HttpCall) -> HttpReply:
+            return HttpReply(status=status, body=b"Bad Gateway")
+
+    cleaning = make_clean(HostSession(host.ports()), Proxied(host), lambda _text: None)
+    if is_through_proxy:
+        asyncio.run(cleaning)
+    else:
+        with pytest.raises(DirtyHost, match=rf"something else answers on the server's port at 127.0.0.1 \({status}\)"):
+            asyncio.run(cleaning)

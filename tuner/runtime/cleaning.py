@@ -18,6 +18,9 @@ Remarks = Callable[[str], None]
 NOBODY = ("refused", "cut")
 """What a call to a port on which nobody listens ends with; through a tunnel the connection is made, and cut."""
 
+PROXY = (502, 503, 504)
+"""What a proxy says of a server that is down."""
+
 PAUSE_GROWTH = 1.5
 """Each wait for a clean host is this many times as long as the one before, up to ``limits.gpu_look_s``:
 what is back at once is seen at once, and a host in use for minutes is not asked five times a second."""
@@ -143,7 +146,8 @@ async def _what_is_left(session: HostSession, memory: Memory, control: ControlCl
     if dirt is not None:
         return dirt
     reply = await control.call(HttpCall(path="/health", timeout_s=2.0))
-    if reply.status is not None or reply.error not in NOBODY:
+    is_of_proxy = host.route.is_through_proxy and reply.status in PROXY
+    if not is_of_proxy and (reply.status is not None or reply.error not in NOBODY):
         text = f"something else answers on the server's port at {host.address} ({reply.status or reply.error})"
         return Dirt(text=text, key="port", is_foreign=True)
     session.gpu_at_clean = {process.pid: process.memory_used_bytes for process in look.processes}
