@@ -195,6 +195,19 @@ def test_a_process_host_has_no_unit_that_could_own_the_port() -> None:
     assert port_row(30000, (Listener(address="*", pids=(7,)),), {7: owner(7)}, None, running=False).verdict is FAILED
 
 
+def test_a_server_that_an_earlier_run_left_stops_no_run() -> None:
+    left, other = Listener(address="*", pids=(7,)), Listener(address="*", pids=(8,))
+    owners = {7: owner(7, "session-1.scope"), 8: owner(8, "nginx.service")}
+    row = port_row(30000, (left,), owners, None, running=False, survivors={7})
+    assert row.verdict is OK
+    assert "an earlier run of ours left (pid 7)" in row.detail
+    row = port_row(30000, (left, other), owners, None, running=False, survivors={7})
+    assert row.verdict is FAILED
+    assert "pid 7" not in row.detail
+    found = Gpus(gpus=(gpu(0, 60 * GIB),), users=(GpuUser(pid=7, name="x", used_bytes=60 * GIB),))
+    assert memory_row(found, (), owners, None, wait_s=600, survivors={7}).verdict is OK
+
+
 # ------------------------------------------------------------------ rights
 
 START, STOP = ("systemctl", "start", UNIT), ("systemctl", "stop", UNIT)

@@ -19,14 +19,17 @@ from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.login import refused_rows
 from tuner.hosts.checks.row import Row, ok, unknown, warning
 from tuner.hosts.clock import SystemClock
+from tuner.hosts.process import ProcessServiceManager
+from tuner.hosts.shell.service import ShellServiceManager
 from tuner.hosts.ssh.connection import Patience
 from tuner.load.http import HttpControlClient
 from tuner.model.finding import Finding, Verdict
 from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 from tuner.model.trial import Command
-from tuner.ports import EngineAdapter, HostTransport
+from tuner.ports import EngineAdapter, HostTransport, ServiceManager
 from tuner.wiring.holder import holder_of
+from tuner.wiring.host import service_dir
 from tuner.wiring.load import hosts_of
 from tuner.wiring.reach import Way, way_to
 
@@ -108,10 +111,30 @@ async def _rows(spec: HostSpec, aim: Aim, given: HostTransport | None) -> tuple[
             if isinstance(spec, UnitHostSpec):
                 return await unit_host.unit_host_rows(spec, bench)
             here = str(Path(sys.executable).parent) if spec.login is None else ""
-            return await process_host.process_host_rows(spec, bench, path=here)
+            return await process_host.process_host_rows(spec, bench, _survivors(spec, way.transport), path=here)
     except TransportFault as error:  # ssh_config cannot be followed, say
         every = unit_host.EVERY if isinstance(spec, UnitHostSpec) else process_host.EVERY
         return (*refused_rows(spec.login, error), *unknown(every, "the host is not reached"))
+
+
+def _survivors(spec: ProcessHostSpec, transport: HostTransport) -> process_host.Survivors:
+    """Make what finds the servers that earlier runs left on a host without systemd."""
+    here = spec.login is None
+    service: ServiceManager = (
+        ProcessServiceManager(service_dir(spec), {})
+        if here
+        else ShellServiceManager(transport, spec.state_dir, SystemClock())
+    )
+
+    async def pids() -> frozenset[int]:
+        try:
+            return frozenset(entry.pid for entry in await service.leftovers() if entry.ours)
+        except TransportFault:
+            raise
+        except HostFault:  # a tool is missing there, which is a row of its own
+            return frozenset()
+
+    return pids
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.hosts.checks.processes import Owner
@@ -161,7 +161,13 @@ def _unwatched(found: Gpus, indices: Sequence[int]) -> tuple[str, str] | None:
 
 
 def memory_row(
-    found: Gpus, indices: Sequence[int], owners: Mapping[int, Owner], unit: str | None, *, wait_s: float
+    found: Gpus,
+    indices: Sequence[int],
+    owners: Mapping[int, Owner],
+    unit: str | None,
+    *,
+    wait_s: float,
+    survivors: Collection[int] = (),
 ) -> Row:
     """Decide who uses the GPUs' memory beside our server.
 
@@ -171,10 +177,11 @@ def memory_row(
         owners: the processes with GPU memory that the host's kernel knows.
         unit: the server's; None: no process there is ours.
         wait_s: how long a run waits for others to go.
+        survivors: PIDs of servers that an earlier run left, and that the next one ends.
     """
     check = "GPU memory"
     ours = {pid for pid, owner in owners.items() if unit is not None and owner.belongs_to(unit)}
-    foreign = [user for user in found.users if user.pid not in ours]
+    foreign = [user for user in found.users if user.pid not in ours and user.pid not in survivors]
     chosen = _chosen(found, indices)
     detail = _each(chosen)
     if ours:

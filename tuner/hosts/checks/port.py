@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.hosts.checks.processes import Owner, read_owners
@@ -122,6 +122,7 @@ def port_row(
     unit: str | None,
     *,
     running: bool,
+    survivors: Collection[int] = (),
 ) -> Row:
     """Decide whether a trial's server can have the port.
 
@@ -131,28 +132,46 @@ def port_row(
         owners: their processes, as far as they are seen.
         unit: the server's; None: no process there is ours.
         running: the unit's server runs, so that a listener we cannot look into is most likely it.
+        survivors: PIDs of servers that an earlier run left, and that the next one ends.
     """
     check = "port"
     if not listeners:
         return ok(check, f"{port} is free")
-    foreign = []
-    is_ours = False
-    for listener in listeners:
-        seen = [owners[pid] for pid in listener.pids if pid in owners]
-        if unit is not None and (unit in listener.cgroup.split("/") or any(owner.belongs_to(unit) for owner in seen)):
-            is_ours = True
-        elif seen:
-            foreign += [owner.shown() for owner in seen]
-        elif listener.cgroup.strip("/"):
-            foreign.append(listener.cgroup)
-        elif not running:
-            foreign.append(f"a process on {listener.address} that this login may not see")
+    left = sorted({pid for listener in listeners for pid in listener.pids if pid in survivors})
+    others = [listener for listener in listeners if not any(pid in survivors for pid in listener.pids)]
+    is_ours = any(_is_of(unit, listener, owners) for listener in others)
+    foreign = [
+        name
+        for listener in others
+        if not _is_of(unit, listener, owners)
+        for name in _foreigners(listener, owners, running=running)
+    ]
     if foreign:
         return failed(
             check,
             f"{port} is taken by {', '.join(dict.fromkeys(foreign))}",
             "end it, or give the server another --port: a trial's server could not listen",
         )
+    if left:
+        pids = ", ".join(map(str, left))
+        return ok(check, f"{port} is held by what an earlier run of ours left (pid {pids}): a run ends it")
     if is_ours:
         return ok(check, f"{port} is {unit}'s own")
     return ok(check, f"{port} is listened on by a process that this login may not see, and the server runs")
+
+
+def _is_of(unit: str | None, listener: Listener, owners: Mapping[int, Owner]) -> bool:
+    if unit is None:
+        return False
+    its = (owners[pid] for pid in listener.pids if pid in owners)
+    return unit in listener.cgroup.split("/") or any(owner.belongs_to(unit) for owner in its)
+
+
+def _foreigners(listener: Listener, owners: Mapping[int, Owner], *, running: bool) -> list[str]:
+    """Name those not of our unit who listen there; empty: that cannot be seen, and is most likely our server."""
+    seen = [owners[pid].shown() for pid in listener.pids if pid in owners]
+    if seen:
+        return seen
+    if listener.cgroup.strip("/"):
+        return [listener.cgroup]
+    return [] if running else [f"a process on {listener.address} that this login may not see"]

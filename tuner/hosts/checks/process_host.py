@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -11,6 +12,7 @@ from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.clock import clock_row, read_offset
 from tuner.hosts.checks.disk import FOLDERS, disk_row, read_space
 from tuner.hosts.checks.gpus import gpus_row, memory_row, read_gpus
+from tuner.hosts.checks.lease import lease_row, read_lease
 from tuner.hosts.checks.login import login_rows, lost_rows, refused_rows
 from tuner.hosts.checks.machine import read_machine, tools_row
 from tuner.hosts.checks.port import meets, port_row, read_listeners
@@ -18,12 +20,19 @@ from tuner.hosts.checks.processes import read_owners
 from tuner.hosts.checks.row import Row, failed, is_failed, ok, unknown
 from tuner.hosts.checks.serving import Served, serving_rows
 from tuner.hosts.checks.together import together
+from tuner.hosts.shell.order import checked_directory
+from tuner.hosts.shell.tenancy import lease_folder
+from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.model.study import ProcessHostSpec
 from tuner.ports import HostTransport
 
-TOOLS = ("sh", "setsid", "tail", "head", "mv", "mkdir", "rm", "cat", "sleep", "kill", "date", "df", "ls", "tr")
-"""What the supervisor of such a host is made of."""
-_LATER = ("tools", "state_dir", "disk", "nvidia-smi", "GPU memory", "clock", "program", "port", "address")
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_SUPERVISOR = ("sh", "setsid", "tail", "head", "mv", "mkdir", "rm", "rmdir", "cat", "sleep", "kill", "tr", "grep")
+_LEASE = ("flock", "install", "tee", "wc")
+_CHECKS = ("date", "df", "ls", "dirname")
+TOOLS = (*_SUPERVISOR, *_LEASE, *_CHECKS)
+"""What the supervisor of such a host, its lease and these checks are made of."""
+_LATER = ("tools", "state_dir", "lease", "disk", "nvidia-smi", "GPU memory", "clock", "program", "port", "address")
 _LAST = ("engine version", "route")
 EVERY = (*_LATER, *_LAST)
 """The checks after the login."""
@@ -44,12 +53,19 @@ command -v "$1" || exit 3
 """POSIX sh; arguments: the engine's program, folders that the run puts before PATH."""
 
 
-async def process_host_rows(spec: ProcessHostSpec, bench: Bench, path: str = "") -> tuple[Row, ...]:
+Survivors = Callable[[], Awaitable[frozenset[int]]]
+"""Returns the PIDs of the servers that earlier runs left in the host's ``state_dir``."""
+
+
+async def process_host_rows(
+    spec: ProcessHostSpec, bench: Bench, survivors: Survivors, path: str = ""
+) -> tuple[Row, ...]:
     """Look at everything a run needs of a host without systemd, and change nothing there.
 
     Args:
         spec: the host.
         bench: to look with.
+        survivors: finds what earlier runs left.
         path: folders that a run there puts before PATH.
     """
     try:
@@ -59,8 +75,11 @@ async def process_host_rows(spec: ProcessHostSpec, bench: Bench, path: str = "")
     rows = [*login_rows(spec.login, machine, bench.accepted_key()), tools_row(machine, TOOLS)]
     try:
         rows.append(await _state_row(bench.transport, spec.state_dir, machine.user))
-        rows += await _host_rows(spec, bench)
-        rows += await _server_rows(spec, bench, path)
+        rows += await _lease_rows(spec, bench, rows[-1])
+        # A server of somebody else's lease is none that a run of ours would end.
+        ours = frozenset() if is_failed(rows) else await survivors()
+        rows += await _host_rows(spec, bench, ours)
+        rows += await _server_rows(spec, bench, path, ours)
     except TransportFault as error:
         rows += lost_rows(error, EVERY, rows)
     return tuple(rows)
@@ -88,7 +107,19 @@ def state_row(folder: str, answer: str, place: str, user: str) -> Row:
     return failed(check, seen, "write another state_dir in its [[hosts]] table, or give the user this folder")
 
 
-async def _host_rows(spec: ProcessHostSpec, bench: Bench) -> tuple[Row, ...]:
+async def _lease_rows(spec: ProcessHostSpec, bench: Bench, state: Row) -> tuple[Row, ...]:
+    """Look whether somebody else uses the servers of the folder; this machine's own have no lease."""
+    if spec.login is None:
+        return ()
+    if is_failed((state,)):
+        return unknown(("lease",), "state_dir cannot be used")
+    boot_id = (await bench.transport.read_file(_BOOT_ID)).decode(errors="replace").strip()
+    directory = checked_directory(spec.state_dir)
+    folder = LeaseFolder(bench.transport, lease_folder(directory, boot_id), place=directory, sudo=False)
+    return (lease_row(await read_lease(folder), bench.asking, directory),)
+
+
+async def _host_rows(spec: ProcessHostSpec, bench: Bench, ours: frozenset[int]) -> tuple[Row, ...]:
     offset = await read_offset(bench.transport, bench.clock)
     folders = tuple(dict.fromkeys((*FOLDERS, str(PurePosixPath(spec.state_dir)))))
     spaces, gpus = await together(read_space(bench.transport, folders), read_gpus(bench.transport))
@@ -99,12 +130,12 @@ async def _host_rows(spec: ProcessHostSpec, bench: Bench) -> tuple[Row, ...]:
     memory = (
         unknown(("GPU memory",), "nvidia-smi does not tell")
         if is_silent
-        else (memory_row(gpus, chosen, owners, None, wait_s=spec.care.wait_s),)
+        else (memory_row(gpus, chosen, owners, None, wait_s=spec.care.wait_s, survivors=ours),)
     )
     return (disk_row(spaces), row, *memory, clock_row(offset))
 
 
-async def _server_rows(spec: ProcessHostSpec, bench: Bench, path: str) -> tuple[Row, ...]:
+async def _server_rows(spec: ProcessHostSpec, bench: Bench, path: str, ours: frozenset[int]) -> tuple[Row, ...]:
     checks = ("program", "port", "address", *_LAST)
     if bench.base is None:
         return unknown(checks, "the study's command line is not known")
@@ -119,7 +150,10 @@ async def _server_rows(spec: ProcessHostSpec, bench: Bench, path: str) -> tuple[
     listen = listen_address(bench.base.argv)
     listeners, owners = await read_listeners(bench.transport, port)
     mine = [listener for listener in listeners if meets(listener, listen)]
-    rows += [port_row(port, mine, owners, None, running=False), address_row(listen, spec.reach, bench.address)]
+    rows += [
+        port_row(port, mine, owners, None, running=False, survivors=ours),
+        address_row(listen, spec.reach, bench.address),
+    ]
     if is_failed(rows):
         return (*rows, *unknown(_LAST, "the server could not run, or not be reached"))
     command = replace(bench.base, argv=(found, *bench.base.argv[1:]))

@@ -38,6 +38,11 @@ rmdir -- "$1" 2>/dev/null
 """
 
 
+def lease_folder(directory: str, boot_id: str) -> str:
+    """Return the folder of the lease on the servers of ``directory``."""
+    return f"{directory}/lease-{boot_id}"
+
+
 class ShellTenancy:
     """``ports.Tenancy`` of a host whose servers :class:`ShellServiceManager` starts in the same folder.
 
@@ -73,7 +78,7 @@ class ShellTenancy:
         """
         if self._lease is None:
             raise LeaseLost(f"{self._directory}: the host is not ours: take its lease first")
-        return f"{self._directory}/lease-{self._boot_id}"
+        return lease_folder(self._directory, self._boot_id or "")
 
     async def enter(self) -> Entered:
         """Take the lease; nothing else changes.
@@ -168,5 +173,4 @@ class ShellTenancy:
         return content.decode(errors="replace").strip() == self._boot_id
 
     def _folder(self, boot_id: str) -> LeaseFolder:
-        folder = f"{self._directory}/lease-{boot_id}"
-        return LeaseFolder(self._transport, folder, place=self._directory, sudo=False)
+        return LeaseFolder(self._transport, lease_folder(self._directory, boot_id), place=self._directory, sudo=False)
