@@ -208,6 +208,14 @@ def test_a_route_that_is_too_narrow_is_told_in_numbers(reading: RouteReading, ve
         assert "3200 chunks/s" in row.detail
 
 
+@pytest.mark.parametrize(("is_cut", "listens"), [(True, True), (True, False), (False, True)])
+def test_a_way_that_does_not_lead_to_a_port_that_is_listened_on_forbids_a_run(is_cut: bool, listens: bool) -> None:
+    row = route_row(RouteReading(problem="refused", is_cut=is_cut), (1, 64), "gpu01:30000", listens=listens)
+    assert row.verdict is (FAILED if is_cut and listens else WARNING)
+    if row.verdict is FAILED:
+        assert all(word in row.remedy for word in ("firewall", "tunnel = true", "base_url", "AllowTcpForwarding"))
+
+
 @pytest.mark.parametrize(("bytes_per_s", "verdict"), [(WIDE, OK), (NARROW, WARNING), (None, OK)])
 def test_a_route_to_no_server_says_what_was_not_measured(bytes_per_s: float | None, verdict: Verdict) -> None:
     row = silent_row(0.012, RouteReading(bytes_per_s=bytes_per_s), (1, 64), "ssh -L")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tuner.errors import TransportFault
-from tuner.hosts.checks.row import Row, ok, warning
+from tuner.hosts.checks.row import Row, failed, ok, warning
 from tuner.ports import Clock, HostTransport
 
 PATH = "/v1/models"
@@ -33,6 +33,7 @@ SHARE = 0.1
 is as likely: Python servers answer a thousand or two of them a second, and stream many more chunks."""
 _CONNECTIONS = 2
 _PATIENCE_S = 10.0
+_PROXY_STATUS = (502, 503, 504)
 _LARGEST_REPLY = 1 << 22
 _FIRST_BYTES, _SECOND_BYTES = 1 << 18, 1 << 21
 _SLOW_S = 1.0
@@ -49,12 +50,14 @@ class RouteReading:
         replies_per_s: small replies, with all requests under way at the same time.
         bytes_per_s: bulk from the host, over the SSH connection.
         problem: why the server did not tell more; empty when it did.
+        is_cut: no request gets as far as the server; one that is only slow is reached.
     """
 
     trip_s: float | None = None
     replies_per_s: float | None = None
     bytes_per_s: float | None = None
     problem: str = ""
+    is_cut: bool = False
 
 
 class _Broken(Exception):
@@ -85,19 +88,28 @@ class Server:
         return await asyncio.open_connection(self.host, self.port, ssl=context, limit=_LARGEST_REPLY)
 
 
-async def measure(base_url: str, headers: Sequence[tuple[str, str]]) -> RouteReading:
+async def measure(base_url: str, headers: Sequence[tuple[str, str]], *, is_through_proxy: bool = False) -> RouteReading:
     """Measure the way to a server that runs: some hundred small requests, and no generation.
 
     Args:
         base_url: ``http://host:port``.
         headers: the server's key, if it asks for one.
+        is_through_proxy: a proxy may answer in its stead.
     """
     server = Server.of(base_url, headers)
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            trip_s = await _trip_s(server)
-    except (OSError, _Broken, TimeoutError) as error:
-        return RouteReading(problem=f"{base_url} does not answer: {_text(error)}")
+            connection = await server.connect()
+    except OSError as error:  # TimeoutError is one
+        return RouteReading(problem=f"{base_url} cannot be connected to: {_text(error)}", is_cut=True)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            trip_s, status = await _trip_s(server, *connection)
+    except (OSError, _Broken) as error:
+        is_cut = not isinstance(error, TimeoutError)
+        return RouteReading(problem=f"{base_url} does not answer: {_text(error)}", is_cut=is_cut)
+    if is_through_proxy and status in _PROXY_STATUS:
+        return RouteReading(problem=f"{base_url} answers {status}, as a proxy does without a server", is_cut=True)
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return RouteReading(trip_s=trip_s, replies_per_s=await _replies_per_s(server))
@@ -128,16 +140,16 @@ async def read_bandwidth(transport: HostTransport, clock: Clock) -> float | None
     return size / max(bulk_s, _SHORTEST_S) if math.isfinite(bulk_s) else None
 
 
-async def _trip_s(server: Server) -> float:
-    reader, writer = await server.connect()
+async def _trip_s(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[float, int]:
+    """Return the median round trip, and the status of the last reply."""
     try:
         trips = []
         for _ in range(TRIPS):
             started_s = time.perf_counter()
             writer.write(server.request)
-            await read_reply(reader)
+            status = await read_reply(reader)
             trips.append(time.perf_counter() - started_s)
-        return statistics.median(trips)
+        return statistics.median(trips), status
     finally:
         await _close(writer)
 
@@ -204,15 +216,23 @@ def needed_chunks_per_s(ladder: Sequence[int]) -> float:
     return max(ladder, default=1) * CHUNKS_OF_A_STREAM
 
 
-def route_row(reading: RouteReading, ladder: Sequence[int], way: str) -> Row:
+def route_row(reading: RouteReading, ladder: Sequence[int], way: str, *, listens: bool = False) -> Row:
     """Decide whether the way is wide enough for the study's load.
 
     Args:
         reading: of a server that runs.
         ladder: the study's levels.
         way: how it goes, for the reader.
+        listens: the host itself says that somebody listens on the server's port.
     """
     check = "route"
+    if reading.is_cut and listens:
+        return failed(
+            check,
+            f"{way}: {reading.problem}, although the port is listened on there",
+            "let the firewall between pass it, or write tunnel = true or the right base_url in its [[hosts]] table; "
+            "a tunnel needs AllowTcpForwarding in the host's sshd_config",
+        )
     if reading.trip_s is None:
         return warning(
             check,

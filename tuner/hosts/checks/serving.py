@@ -16,11 +16,12 @@ _TRIPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The command line of a server, and whether it runs now."""
+    """The command line of a server, whether it runs now, and whether somebody listens on its port."""
 
     command: Command
     port: int
     running: bool
+    listens: bool = False
 
 
 async def serving_rows(bench: Bench, served: Served) -> tuple[Row, ...]:
@@ -63,8 +64,9 @@ async def _installed(bench: Bench, command: Command) -> str | None:
 async def _route_row(bench: Bench, base_url: str, served: Served) -> Row:
     bytes_per_s = await read_bandwidth(bench.transport, bench.clock) if bench.is_remote else None
     if served.running:
-        reading = replace(await measure(base_url, bench.headers(served.command)), bytes_per_s=bytes_per_s)
-        return route_row(reading, bench.ladder, bench.way)
+        headers = bench.headers(served.command)
+        reading = await measure(base_url, headers, is_through_proxy=bench.route.is_through_proxy)
+        return route_row(replace(reading, bytes_per_s=bytes_per_s), bench.ladder, bench.way, listens=served.listens)
     trips = []
     for _ in range(_TRIPS):
         started_s = bench.clock.monotonic_s()

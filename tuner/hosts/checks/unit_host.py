@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.errors import TransportFault
 from tuner.hosts.checks import needs
@@ -135,4 +135,4 @@ async def _server_rows(spec: UnitHostSpec, bench: Bench, look: _Look) -> tuple[R
     address = address_row(listen, spec.reach, bench.address)
     if is_failed((address,)):
         return (port, address, *unknown(("engine version", "route"), "the load does not reach the server's address"))
-    return (port, address, *await serving_rows(bench, served))
+    return (port, address, *await serving_rows(bench, replace(served, listens=bool(mine))))
