@@ -12,8 +12,9 @@ from tuner.hosts.systemd.dropin import ServiceTerms
 from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.service import SystemdServiceManager
 from tuner.model.outcome import Cause, Infeasible, Measured, MemoryDirection, TrialState
-from tuner.testing.host_trials import PROGRAM, HostTrials, UnitOnHost, play
+from tuner.testing.host_trials import PROGRAM, HostTrials, play
 from tuner.testing.rig import HOME, UNIT, Rig, sglang_unit
+from tuner.testing.unit_on_host import UnitOnHost
 
 STUBBORN = f"""#!{sys.executable}
 import os, signal, sys

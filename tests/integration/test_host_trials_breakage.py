@@ -13,8 +13,9 @@ import pytest
 
 from tuner.hosts.systemd.paths import drop_in_path
 from tuner.model.outcome import Faulted, Measured, TrialState
-from tuner.testing.host_trials import HostTrials, UnitOnHost, play
+from tuner.testing.host_trials import HostTrials, play
 from tuner.testing.rig import Rig, sglang_unit
+from tuner.testing.unit_on_host import UnitOnHost
 
 SLOW_TO_LOAD = "Environment=TUNER_SIM_SPEED=25\n"
 """Loads in 6 s."""

@@ -11,8 +11,9 @@ import pytest
 from tuner.hosts.systemd.paths import drop_in_path
 from tuner.model.outcome import Cause, Faulted, Infeasible, Measured, TrialState
 from tuner.model.study import HostCare
-from tuner.testing.host_trials import HostTrials, UnitOnHost, play
+from tuner.testing.host_trials import HostTrials, play
 from tuner.testing.rig import Rig, sglang_unit
+from tuner.testing.unit_on_host import UnitOnHost
 
 GIB = 1024**3
 
