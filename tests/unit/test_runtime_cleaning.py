@@ -243,6 +243,25 @@ def test_memory_that_nobody_holds_is_the_hosts_own_once_it_has_not_changed_for_l
 
 
 @pytest.mark.parametrize(
+    ("used", "total", "is_own"), [(1.9, 24, True), (2.1, 24, False), (3.9, 80, True), (4.1, 80, False), (60, 80, False)]
+)
+def test_more_than_a_host_has_of_its_own_is_never_taken_for_that(used: float, total: int, is_own: bool) -> None:
+    memory = Memory(baseline={}, at_clean={}, limits=LIMITS)
+    reading = GpuReading(index=0, memory_used_bytes=int(used * GIB), memory_total_bytes=total * GIB)
+    for now_s in (0.0, 31.0, 1000.0):
+        dirt = memory.judge(GpuLook(readings=(reading,)), ours=(), now_s=now_s)
+    assert (dirt is None) is is_own
+
+
+def test_memory_that_nobody_holds_goes_to_the_cleanup_command_and_then_to_a_person() -> None:
+    host = abandoned()
+    cleanup = Cleanup(host, OK)
+    text, _ = dirty(host)
+    assert len(cleanup.ran_s) == 1
+    assert "GPU 0 has 10.5 GiB in use, and no process that nvidia-smi names holds it: look for it with fuser" in text
+
+
+@pytest.mark.parametrize(
     ("process", "is_foreign"),
     [
         (GpuProcess(pid=5, name="train", memory_used_bytes=4 * GIB, gpus=(0,)), True),

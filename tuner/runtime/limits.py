@@ -18,6 +18,8 @@ class Limits:
         drain_s: how long the rest of a dead server's log is waited for.
         attempts: server starts a trial may take before it is Faulted.
         gpu_slack_bytes: GPU memory above the host's baseline that still counts as clean.
+        own_bytes, own_share: GPU memory that nobody holds and that may yet be the host's own, a display
+            server's or the driver's: the larger of bytes and share of the card.
         gpu_look_s: between two looks at the GPUs while a leg is measured.
         outage_s: how long the host may be out of reach during a leg before the leg is void.
         cleanup_after_s: how long a host may stay dirty before its owner's cleanup command is run.
@@ -31,6 +33,8 @@ class Limits:
     drain_s: float = 0.5
     attempts: int = 3
     gpu_slack_bytes: int = 256 * 1024**2
+    own_bytes: int = 2 * 1024**3
+    own_share: float = 0.05
     gpu_look_s: float = 2.0
     outage_s: float = 2.0
     cleanup_after_s: float = 10.0

@@ -48,7 +48,8 @@ class Memory:
 
         Memory of a process that was killed comes back late. What is in use at the very first is
         therefore taken for the host's own only after it has not changed for ``limits.baseline_s``,
-        and never while somebody else's process holds some; a host whose GPUs are free is not waited for.
+        and never while somebody else's process holds some, or when it is more than a host's own can be:
+        whoever holds that is not seen from here. A host whose GPUs are free is not waited for.
         """
         slack_bytes = self.limits.gpu_slack_bytes
         over = tuple(
@@ -61,6 +62,8 @@ class Memory:
         guests = tuple(guest for guest in guests if _fills(guest, crowded, slack_bytes))
         if over and guests:
             return _used_by(guests, over)
+        if not self.baseline and (held := tuple(filter(self._is_too_much, over))):
+            return _held_by_nobody(held)
         if over and not self.baseline and not self._is_settled(look, now_s):
             wait_s = self.limits.baseline_s
             return Dirt(
@@ -74,6 +77,10 @@ class Memory:
             known = self.baseline.get(reading.index, reading.memory_used_bytes)
             self.baseline[reading.index] = min(known, reading.memory_used_bytes)
         return None
+
+    def _is_too_much(self, reading: GpuReading) -> bool:
+        own_bytes = max(self.limits.own_bytes, self.limits.own_share * reading.memory_total_bytes)
+        return reading.memory_used_bytes > own_bytes
 
     def _is_settled(self, look: GpuLook, now_s: float) -> bool:
         used = tuple(reading.memory_used_bytes for reading in look.readings)
@@ -102,6 +109,17 @@ def _used_by_nobody(look: GpuLook, over: tuple[GpuReading, ...]) -> Dirt:
     return Dirt(
         text=f"{_worst(over)} ({holders})",
         key=frozenset(process.pid for process in look.processes),
+        is_foreign=False,
+    )
+
+
+def _held_by_nobody(held: tuple[GpuReading, ...]) -> Dirt:
+    return Dirt(
+        text=(
+            f"{_worst(held)}, and no process that nvidia-smi names holds it: "
+            "look for it with fuser -v /dev/nvidia* on the host, or name other GPUs in gpu_indices"
+        ),
+        key="held by nobody",
         is_foreign=False,
     )
 
