@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tuner.engines import ENGINES
-from tuner.errors import TransportFault
+from tuner.errors import TransportFault, UsageError
 from tuner.hosts.checks.login import CHECKS
 from tuner.hosts.checks.unit_host import EVERY
 from tuner.hosts.clock import SystemClock
@@ -31,6 +31,7 @@ from tuner.simulator.host import ADDRESS
 from tuner.testing.rig import HOME, OPERATOR, PORT, UNIT, Rig, sglang_unit
 from tuner.testing.simulated_host import wait_until
 from tuner.wiring.doctor import Aim, check_host, first_failed
+from tuner.wiring.units import read_base
 
 OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.UNKNOWN
 KEY = "sk-planted-secret"
@@ -471,6 +472,19 @@ def test_keys_of_the_server_are_used_and_never_shown(rig: Rig) -> None:
     assert failures(findings) == {}
     assert "0.5.23" in findings["engine version"].detail, "the key opens /server_info"
     assert KEY not in repr(findings)
+
+
+def test_a_variable_that_the_units_file_wins_over_is_told_before_anything_is_stopped(rig: Rig) -> None:
+    rig.write("/etc/engine.env", "NCCL_DEBUG=INFO\n")
+    rig.install_unit(text=sglang_unit(extra="EnvironmentFile=/etc/engine.env"), start=False)
+    found = look(spec(rig), replace(AIM, env=("NCCL_DEBUG",)))
+    assert failures(found) == {
+        "command": f"in unit {UNIT}, NCCL_DEBUG comes from an EnvironmentFile=, which wins over what a trial sets"
+    }
+    assert "[server.env]" in found["command"].remedy
+    with pytest.raises(UsageError, match=r"host gpu01: in unit .* NCCL_DEBUG comes from an EnvironmentFile="):
+        read_base((spec(rig),), lambda _: None, env=("NCCL_DEBUG",))
+    read_base((spec(rig),), lambda _: None, env=("NCCL",))
 
 
 class Failing(SshTransport):

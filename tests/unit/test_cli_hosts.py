@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -16,11 +16,11 @@ from tuner.cli import main
 from tuner.config.overrides import Overrides
 from tuner.errors import PreflightError, RestoreFailed
 from tuner.model.finding import Finding, Verdict
-from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.ports import RunObserver
 from tuner.testing.project import Project
+from tuner.wiring.units import Heir
 
 CHECKOUT = Path(__file__).parents[2]
 GPU = ("--host", "ops@gpu01", "--unit", "sglang-qwen")
@@ -46,7 +46,7 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Callable[..., 
 
     def put(module: str, name: str, function: Callable[..., object]) -> None:
         fake = ModuleType(f"tuner.wiring.{module}")
-        setattr(fake, name, function)
+        vars(fake).update({name: function, "Heir": Heir})
         monkeypatch.setitem(sys.modules, fake.__name__, fake)
 
     return put
@@ -60,13 +60,14 @@ class Seen:
     """What a fake of ``read_base`` was asked for."""
 
     hosts: tuple[HostSpec, ...] = ()
-    heir: Holder | None = None
+    heir: Heir | None = None
+    env: list[str] = field(default_factory=list)
 
 
 def unit_runs(words: str, seen: Seen | None = None) -> Callable[..., Command]:
-    def read_base(hosts: tuple[HostSpec, ...], _say: object, heir: Holder | None) -> Command:
+    def read_base(hosts: tuple[HostSpec, ...], _say: object, heir: Heir | None, env: list[str]) -> Command:
         if seen is not None:
-            seen.hosts, seen.heir = hosts, heir
+            seen.hosts, seen.heir, seen.env = hosts, heir, env
         return Command(argv=tuple(words.split()))
 
     return read_base
@@ -102,6 +103,15 @@ def test_a_unit_that_cannot_be_tuned_is_one_line_and_nothing_is_written(
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("tuner: error: host gpu01, unit sglang-qwen.service: base command: pin --mem-fraction")
     assert not (root / "studies" / "tiny").exists()
+
+
+def test_the_unit_is_asked_whether_its_files_win_over_what_the_study_sets(root: Path, wired: Wired) -> None:
+    seen = Seen()
+    wired("units", "read_base", unit_runs(BASE, seen))
+    study = root / "studies" / "tiny.toml"
+    study.write_text(study.read_text() + '\n[server.env]\nNCCL_DEBUG = "WARN"\n')
+    assert main(["validate", "tiny", "--root", str(root), *GPU]) == 0
+    assert seen.env == ["NCCL_DEBUG"]
 
 
 @pytest.mark.parametrize("port", ["0", "http"])
@@ -149,7 +159,7 @@ def test_only_a_run_takes_over_what_a_killed_run_left(
     assert capsys.readouterr().err.count("\n") == 2
     assert (seen.heir is not None) is inherits
     if seen.heir is not None:
-        assert (seen.heir.study, seen.heir.directory) == ("tiny", str(root / "studies" / "tiny"))
+        assert (seen.heir.holder.study, seen.heir.holder.directory) == ("tiny", str(root / "studies" / "tiny"))
 
 
 def finding(verdict: Verdict) -> Finding:

@@ -60,7 +60,7 @@ def load(
         UsageError: a file or an option is wrong, or a unit cannot be tuned.
         PreflightError, HostFault: a unit cannot be read.
     """
-    hosts = hosts_for(root, name, overrides)
+    study, hosts = read_study(root, name), hosts_for(root, name, overrides)
     from tuner.wiring.load import base_remark, check_study, load_study, needs_unit  # noqa: PLC0415
 
     if not needs_unit(hosts):
@@ -69,7 +69,7 @@ def load(
     from tuner.wiring.units import read_base  # noqa: PLC0415
 
     say(f"reading {_units(hosts)}")
-    base = read_base(hosts, say, heir)
+    base = read_base(hosts, say, heir, [name for name, _ in study.env])
     spec = load_study(root, name, overrides, base)
     remark = base_remark(root, name, hosts)
     if remark is not None:

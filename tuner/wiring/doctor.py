@@ -45,12 +45,14 @@ class Aim:
         base: the study's own command line; None: the units have it.
         ladder: levels of the load.
         asking: who would take them.
+        env: names of the variables that a trial sets on top of a unit's own.
     """
 
     engine: EngineAdapter
     base: Command | None
     ladder: tuple[int, ...]
     asking: Holder
+    env: tuple[str, ...] = ()
 
 
 def examine(root: Path, name: str, overrides: Overrides | None = None) -> tuple[Finding, ...]:
@@ -70,6 +72,7 @@ def examine(root: Path, name: str, overrides: Overrides | None = None) -> tuple[
         base=None if study.command is None else Command(argv=study.command, env=study.env),
         ladder=workload.ladder,
         asking=holder_of(study.name, str(root.resolve() / FOLDER / study.name)),
+        env=tuple(name for name, _ in study.env),
     )
     return asyncio.run(check_hosts(hosts, aim))
 
@@ -162,6 +165,7 @@ def _bench(spec: UnitHostSpec | ProcessHostSpec, aim: Aim, way: Way) -> Bench:
         clock=SystemClock(),
         asking=replace(aim.asking, host=spec.name),
         base=aim.base,
+        env=aim.env,
         accepted_key=way.accepted_key,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from tuner.errors import HostFault, PreflightError
+from tuner.errors import HostFault, PreflightError, UsageError
 from tuner.hosts.clock import SystemClock
+from tuner.hosts.systemd.overridden import overridden
 from tuner.hosts.systemd.paths import drop_in_path
 from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.tenancy import UnitTenancy
@@ -32,7 +33,7 @@ class Heir:
     taken: list[HostSpec] = field(default_factory=list)
 
 
-def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None) -> Command:
+def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None, env: Collection[str] = ()) -> Command:
     """Return the command line that the hosts' units run, with every variable expanded.
 
     Args:
@@ -41,13 +42,15 @@ def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None) -
         heir: takes over what a killed run of the same study left on a host, and removes its drop-in; it
             has to restore that host. None: nothing is changed, and a drop-in of ours in the way is an error.
 
+        env: names of the variables that every trial sets.
+
     Raises:
         UsageError: a unit cannot be tuned as it is.
         PreflightError: a host cannot be reached, or two units run different commands.
     """
     units = tuple(host for host in hosts if isinstance(host, UnitHostSpec))
     try:
-        commands = asyncio.run(_read_all(units, say, heir))
+        commands = asyncio.run(_read_all(units, say, heir, env))
     except HostFault as fault:
         raise PreflightError(str(fault)) from fault
     first, base = units[0], commands[0]
@@ -60,11 +63,13 @@ def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None) -
     return base
 
 
-async def _read_all(units: tuple[UnitHostSpec, ...], say: Say, heir: Heir | None) -> list[Command]:
-    return list(await asyncio.gather(*(_read(host, say, heir) for host in units)))
+async def _read_all(
+    units: tuple[UnitHostSpec, ...], say: Say, heir: Heir | None, env: Collection[str]
+) -> list[Command]:
+    return list(await asyncio.gather(*(_read(host, say, heir, env) for host in units)))
 
 
-async def _read(host: UnitHostSpec, say: Say, heir: Heir | None) -> Command:
+async def _read(host: UnitHostSpec, say: Say, heir: Heir | None, env: Collection[str]) -> Command:
     way = way_to(host)
     root = Root(way.transport, sudo=host.sudo)
     try:
@@ -81,6 +86,9 @@ async def _read(host: UnitHostSpec, say: Say, heir: Heir | None) -> Command:
             for text in (await tenancy.enter()).remarks:
                 say(f"host {host.name}: {text}")
             unit = await read_unit(way.transport, host.unit, root)
+        problem = overridden(unit, env)
+        if problem is not None:
+            raise UsageError(f"host {host.name}: {problem}")
         return unit.command()
     finally:
         if key := way.accepted_key():

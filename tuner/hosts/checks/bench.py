@@ -34,6 +34,7 @@ class Bench:
         ladder: the study's levels.
         asking: who would take the lease.
         base: the study's own command line, for a host without units.
+        env: names of the variables that a trial sets on top of a unit's own.
         accepted_key: fingerprint of a host key that was taken on the way; None: none was.
     """
 
@@ -50,6 +51,7 @@ class Bench:
     clock: Clock
     asking: Holder
     base: Command | None = None
+    env: tuple[str, ...] = ()
     accepted_key: Callable[[], str | None] = lambda: None
 
     def headers(self, command: Command) -> Headers:

@@ -10,6 +10,7 @@ from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.row import Row, failed, ok, warning
 from tuner.hosts.checks.serving import Served
 from tuner.hosts.checks.unit import UnitView, kind_row
+from tuner.hosts.systemd.overridden import overridden
 from tuner.hosts.systemd.paths import DROP_IN
 from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.unit import read_unit
@@ -53,6 +54,9 @@ async def read_command(spec: UnitHostSpec, bench: Bench, view: UnitView, *, is_r
         command = unit.command()
     except UsageError as error:
         return FoundCommand(row=refused_row(str(error)), unreadable=unit.unreadable_files)
+    problem = overridden(unit, bench.env)
+    if problem is not None:
+        return FoundCommand(row=refused_row(problem), unreadable=unit.unreadable_files)
     try:
         settings, port = bench.engine.settings_of(command), bench.engine.port(command)
     except UsageError as error:
