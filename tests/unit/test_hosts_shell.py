@@ -140,20 +140,49 @@ def started(host: SaidHost, *, leased: bool = False) -> ShellServiceManager:
     return ShellServiceManager(host, "/host", FakeClock(), lease=lease)
 
 
-def test_a_reboot_is_a_fault_until_the_server_is_stopped_and_then_it_is_over() -> None:
+def test_a_reboot_is_told_once_and_then_the_server_is_gone() -> None:
     async def scenario() -> None:
         for leased in (False, True):
             host = SaidHost()
             manager = started(host, leased=leased)
             await manager.start(COMMAND)
             host.says[looks.LOOK] = f"{LATER_BOOT} 0 0 0\n{line('running')}\n"
-            for _ in range(2):
-                with pytest.raises(LeaseLost if leased else HostFault, match="rebooted"):
-                    await manager.state()
+            with pytest.raises(LeaseLost if leased else HostFault, match="rebooted"):
+                await manager.state()
             await manager.stop(grace_s=1.0)
             state = await manager.state()
-            assert (state.activity, state.stop_requested) == (Activity.INACTIVE, True)
+            assert state.activity is Activity.INACTIVE
             assert state.identity == ServiceIdentity(invocation_id="inv-1", main_pid=20)
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_was_rebooted_after_a_stop_that_did_not_reach_it_can_be_used_again() -> None:
+    async def scenario() -> None:
+        host = SaidHost()
+        manager = started(host, leased=True)
+        await manager.start(COMMAND)
+        host.fault = TransportFault("gpu01: no route")
+        with pytest.raises(TransportFault):
+            await manager.stop(grace_s=1.0)
+        host.fault = None
+        host.says[looks.LOOK] = f"{LATER_BOOT} 0 0 0\n{line('running')}\n"
+        assert (await manager.state()).activity is Activity.INACTIVE
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_nobody_watches_is_told_once_and_can_then_be_stopped() -> None:
+    async def scenario() -> None:
+        host = SaidHost()
+        manager = started(host, leased=True)
+        await manager.start(COMMAND)
+        host.says[looks.LOOK] = f"{BOOT} 0 0 1\n{line('running')}\n"
+        with pytest.raises(HostFault, match="supervisor was killed"):
+            await manager.state()
+        assert (await manager.state()).activity is Activity.RUNNING
+        await manager.stop(grace_s=1.0)
+        assert (await manager.state()).activity is Activity.INACTIVE
 
     asyncio.run(scenario())
 

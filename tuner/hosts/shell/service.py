@@ -6,6 +6,7 @@ import hashlib
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from tuner.errors import DirtyHost, HostFault, LeaseLost, ServerInTheWay, TransportFault
 from tuner.hosts import files
@@ -73,6 +74,7 @@ class ShellServiceManager:
         self._boot_id = ""
         self._identity: ServiceIdentity | None = None
         self._stopped = False  # we asked the current server to end
+        self._ending = False  # we wanted to, though it may not have got through; or have told why to
         self._ended: ServiceState | None = None  # how the current start ended, once that is known
 
     # ------------------------------------------------------------------ start
@@ -92,7 +94,7 @@ class ShellServiceManager:
         mark = await self._known_by()
         before = (self._token, self._boot_id, self._identity, self._stopped, self._ended)
         self._token, self._boot_id, self._identity = uuid.uuid4().hex[:16], "", None
-        self._stopped, self._ended = False, None
+        self._stopped, self._ending, self._ended = False, False, None
         printed = await self._shell.run(
             scripts.START,
             *(self._directory, self._token, mark, self._delay, expires),
@@ -122,6 +124,8 @@ class ShellServiceManager:
     async def state(self) -> ServiceState:
         """Look at the service.
 
+        What is wrong is told once, and not of a server that was to be stopped: the next stop sees to it.
+
         Raises:
             LeaseLost: the host was rebooted under a lease, or the supervisor stopped the server because
                 nobody renewed it.
@@ -133,7 +137,9 @@ class ShellServiceManager:
         deadline_s = self._clock.monotonic_s() + _UNRECORDED_S
         while self._ended is None:
             look = await self._look()
-            self._hold_that_it_is_watched(look)
+            fault = self._loss(look) or self._neglect(look)
+            if fault is not None:
+                return self._tell(fault, look)
             status = look.status
             if status.phase in {Phase.STOPPED, Phase.FAILED, Phase.REFUSED}:
                 self._ended = _state(status, stopped=self._stopped)
@@ -146,6 +152,16 @@ class ShellServiceManager:
                 raise HostFault(msg)
         return self._ended
 
+    def _tell(self, fault: HostFault, look: Look) -> ServiceState:
+        """Raise what is wrong, once; then the server is gone, or runs on and can be stopped."""
+        gone = self._gone(look)
+        if self._loss(look) is not None:
+            self._ended = gone
+        told, self._ending = self._ending, True
+        if not told:
+            raise fault
+        return self._ended or replace(gone, activity=Activity.RUNNING)
+
     async def _look(self) -> Look:
         printed = await self._shell.run(looks.LOOK, self._folder)
         try:
@@ -153,25 +169,40 @@ class ShellServiceManager:
         except ValueError as error:
             raise self._not_understood(printed) from error
 
-    def _hold_that_it_is_watched(self, look: Look) -> None:
-        """Raise when the server is no longer what the status says."""
-        fault = HostFault if self._lease is None else LeaseLost
+    def _loss(self, look: Look) -> HostFault | None:
+        """Say why the server is gone for good, by nobody's stop and no death of its own; None: it is not."""
         if self._boot_id and look.boot_id != self._boot_id:
-            msg = f"{self._directory}: the host was rebooted while the server ran: run the trial again"
-            raise fault(msg)
-        phase = look.status.phase
-        if phase is Phase.EXPIRED:
+            fault = HostFault if self._lease is None else LeaseLost
+            return fault(f"{self._directory}: the host was rebooted while the server ran: run the trial again")
+        if look.status.phase is Phase.EXPIRED:
             msg = f"{self._directory}: the host stopped the server by itself, because its lease was not renewed"
-            raise LeaseLost(msg)
+            return LeaseLost(msg)
+        return None
+
+    def _neglect(self, look: Look) -> HostFault | None:
+        """Say why nobody on the host watches the server any more; None: it is watched, or has ended."""
+        phase = look.status.phase
         if phase is Phase.NONE and not look.supervised:
             msg = f"{self._folder}: somebody deleted what says how the server fares: stop it and start again"
-            raise HostFault(msg)
+            return HostFault(msg)
         if not look.supervised and phase in {Phase.STARTING, Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING}:
             msg = (
                 f"{self._folder}: the server's supervisor was killed, or found the disk full: "
                 "see to that disk, then stop the server and start again"
             )
-            raise HostFault(msg)
+            return HostFault(msg)
+        return None
+
+    def _gone(self, look: Look) -> ServiceState:
+        """Return the state of a server that is gone without a word on how it ended."""
+        return ServiceState(
+            activity=Activity.INACTIVE,
+            identity=self._identity,
+            restarts=look.status.restarts,
+            exit_status=None,
+            exit_signal=None,
+            stop_requested=self._ending,
+        )
 
     # ------------------------------------------------------------------ log
 
@@ -203,6 +234,7 @@ class ShellServiceManager:
         Raises:
             DirtyHost: processes survive SIGKILL (they hang in the kernel).
         """
+        self._ending = True
         asked = await self._shell.run(looks.STOP, self._directory, await self._known_by())
         if self._token in asked.split():
             self._stopped = True
@@ -226,14 +258,7 @@ class ShellServiceManager:
         if look.boot_id == self._boot_id and look.status.phase in {Phase.STOPPED, Phase.FAILED, Phase.REFUSED}:
             self._ended = _state(look.status, stopped=self._stopped)
             return
-        self._ended = ServiceState(
-            activity=Activity.INACTIVE,
-            identity=self._identity,
-            restarts=look.status.restarts,
-            exit_status=None,
-            exit_signal=None,
-            stop_requested=True,
-        )
+        self._ended = self._gone(look)
 
     async def leftovers(self) -> tuple[ProcessEntry, ...]:
         """Return what lives of earlier servers, and of the current one if it has ended."""
