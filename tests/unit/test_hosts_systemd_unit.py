@@ -177,6 +177,29 @@ def test_neither_environment_is_shown_by_accident() -> None:
     assert "secret" not in repr(unit(environment=(("KEY", "secret"),), file_environment=(("KEY", "secret"),)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [
+        ({"active_state": "active"}, True),
+        ({"active_state": "refreshing"}, True),
+        ({"active_state": "activating", "sub_state": "auto-restart"}, True),
+        ({"active_state": "inactive"}, False),
+        ({"active_state": "failed"}, False),
+        ({"active_state": "inactive", "job": "start"}, True),
+        ({"active_state": "failed", "job": "restart"}, True),
+        ({"active_state": "deactivating", "job": "restart"}, True),
+        ({"active_state": "deactivating", "job": "stop", "restart": "always"}, False),
+        ({"active_state": "deactivating", "restart": "always"}, True),
+        ({"active_state": "deactivating", "restart": "no"}, False),
+        ({"active_state": "inactive", "unit_file_state": "enabled", "system_state": "starting"}, True),
+        ({"active_state": "inactive", "unit_file_state": "disabled", "system_state": "starting"}, False),
+        ({"active_state": "inactive", "unit_file_state": "enabled", "system_state": "running"}, False),
+    ],
+)
+def test_a_unit_between_two_lives_runs(changes: dict[str, object], runs: bool) -> None:
+    assert unit(**changes).is_active is runs
+
+
 # ---------------------------------------------------------------------------- reading
 
 

@@ -8,21 +8,26 @@ itself, because by then nobody else may be there: not the tuner, not its machine
 from __future__ import annotations
 
 import hashlib
+import re
 
 from tuner.errors import HostFault
 from tuner.hosts.systemd.paths import drop_in_path
 from tuner.hosts.systemd.root import Argv, Root, failure
+from tuner.hosts.systemd.timespan import seconds
 from tuner.model.lease import LeaseTerms
 from tuner.ports import HostTransport
 
 LONGEST_PERIOD_S = 60
 SCRIPT_FILE = "restore.sh"
 BEFORE_FILE = "before"
+STALE_FILE = "stale"
+"""Names the invocation that ran when a trial's drop-in was removed: it is not the original's, whoever looks next."""
 
 RUNNING, STOPPED = "running", "stopped"
 MADE, KEPT = "made", "kept"
 
 _STOP_TIMEOUT_S = 120.0  # longer than the 90 s that systemd gives a service by default
+_PERIOD = re.compile(r"OnUnitActiveUSec=([^;]+?) ;")
 _LONGEST_STEM = 200  # a unit's name may have 255 characters, and prefix and suffix want some
 
 # $1 unit; $2 the lease's folder; $3 the timer's name; $4 our drop-in
@@ -35,9 +40,16 @@ is_over() {
 lock() { exec 9<"$parent" && flock -w 60 9; }
 is_up() {
     case $(systemctl show -p ActiveState --value "$unit") in
-        active|activating|reloading) true ;;
+        active|activating|reloading|refreshing) true ;;
         *) false ;;
     esac
+}
+invocation() { systemctl show -p InvocationID --value "$unit"; }
+# It loads for minutes: it is not started a second time, whoever started it.
+is_original() {
+    is_up || return
+    [ "$(invocation)" = "$known" ] && return
+    [ -z "$had" ] && [ "$(invocation)" != "$stale" ]
 }
 main() {
     unit=$1 folder=$2 timer=$3 dropin=$4 parent=${2%/*}
@@ -50,19 +62,22 @@ main() {
     rm -f "$folder/holder.json"
     was= known= made=
     [ -e "$folder/before" ] && read -r was known made <"$folder/before"
-    had=
-    [ -e "$dropin" ] && had=yes
+    had= stale=
+    if [ -e "$dropin" ]; then
+        had=yes
+        now=$(invocation)
+        [ -d "$folder" ] && echo "${now:--}" >"$folder/stale"   # for the next look, should this one not get far
+    fi
+    [ -e "$folder/stale" ] && read -r stale <"$folder/stale"
     rm -f "$dropin" "$dropin.new"
     [ "$made" = made ] && rmdir --ignore-fail-on-non-empty "${dropin%/*}" 2>/dev/null
     systemctl daemon-reload || exit
     exec 9<&-
     # Without a note of what was there before, a trial's server tells that something ran.
-    [ -z "$was" ] && [ -n "$had" ] && was=running
+    [ -z "$was" ] && [ -n "$had$stale" ] && was=running
     case $was in
         running)
-            if is_up && [ "$(systemctl show -p InvocationID --value "$unit")" = "$known" ]; then
-                :   # the owner's own server, never touched
-            else
+            if ! is_original; then
                 systemctl reset-failed "$unit" 2>/dev/null
                 # The restart goes on without us: however long the trial's server takes to die.
                 systemctl restart --no-block "$unit" || exit
@@ -128,9 +143,14 @@ def disarm_command(unit: str) -> Argv:
     return ("systemctl", "stop", timer_name(unit), service_name(unit))
 
 
+def stop_restore_command(unit: str) -> Argv:
+    """Return the command that ends a restore under way, and leaves the timer."""
+    return ("systemctl", "stop", service_name(unit))
+
+
 def commands(unit: str, folder: str, terms: LeaseTerms) -> tuple[Argv, ...]:
     """List every command that a dead-man runs as root; the script itself runs as a service of systemd."""
-    return (arm_command(unit, folder, terms), disarm_command(unit))
+    return (arm_command(unit, folder, terms), disarm_command(unit), stop_restore_command(unit))
 
 
 class DeadMan:
@@ -148,7 +168,20 @@ class DeadMan:
         self._transport = transport
         self._root = root
         self._unit = unit
+        self._period_s = period_s(terms)
         self._arm = arm_command(unit, folder, terms)
+
+    async def take_over(self) -> None:
+        """Arm it; one of the same period stays armed all the time, for there is something to be restored.
+
+        Raises:
+            HostFault: systemd-run failed.
+        """
+        if await self._armed_period_s() != self._period_s:
+            await self.arm()
+            return
+        # One under way is about the lease that was taken over, and would end our trial.
+        await self._root.attempt(stop_restore_command(self._unit), timeout_s=_STOP_TIMEOUT_S)
 
     async def arm(self) -> None:
         """Start the timer anew: one that is there may have another period.
@@ -167,6 +200,12 @@ class DeadMan:
         """Whether the timer is waiting; asks for no rights."""
         result = await self._transport.run(("systemctl", "is-active", timer_name(self._unit)))
         return result.stdout.strip() == "active"
+
+    async def _armed_period_s(self) -> float | None:
+        argv = ("systemctl", "show", "-p", "ActiveState,TimersMonotonic", "--", timer_name(self._unit))
+        said = (await self._transport.run(argv)).stdout
+        found = _PERIOD.search(said)
+        return seconds(found[1]) if found is not None and "ActiveState=active\n" in said else None
 
     async def disarm(self) -> None:
         """Stop the timer, and a restore under way; none is no error.

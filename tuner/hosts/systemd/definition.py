@@ -10,6 +10,9 @@ from tuner.hosts.systemd.wrappers import wrapper_problem
 from tuner.model.trial import Command
 
 _SERVES = frozenset({"simple", "exec", "notify", "notify-reload", "idle"})
+_STARTS = frozenset({"start", "restart", "try-restart", "reload-or-start"})
+UP = frozenset({"active", "activating", "reloading", "refreshing"})
+"""States (ActiveState) of a unit whose current invocation is not about to end."""
 _UNEXPANDED = "no-env-expand"
 _VIA_SHELL = "via-shell"
 
@@ -65,6 +68,9 @@ class Unit:
         main_pid: 0 while it does not run.
         timeout_stop: in systemd's words, ``1min 30s``.
         triggered_by: units that start it: sockets, timers, paths.
+        job: what is queued for it: ``start``, ``restart``, ``stop``, …; empty: nothing.
+        system_state: of the host: ``starting`` until all that is enabled has been started.
+        dependants: units that a stop of it stops too, and that its start does not start.
     """
 
     name: str
@@ -99,6 +105,9 @@ class Unit:
     standard_output: str = ""
     refuse_manual_start: bool = False
     refuse_manual_stop: bool = False
+    job: str = ""
+    system_state: str = ""
+    dependants: tuple[str, ...] = ()
 
     @property
     def is_found(self) -> bool:
@@ -107,8 +116,23 @@ class Unit:
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs, or is on its way: a restart loop between two lives counts."""
-        return self.active_state in {"active", "activating", "reloading"}
+        """Whether it runs, or is on its way: a restart between two lives counts, by whomever."""
+        if self.is_up or self.job in _STARTS:
+            return True
+        if self.active_state == "deactivating":  # its own Restart= says what comes next, unless somebody stops it
+            return self.job != "stop" and self.restart not in {"", "no"}
+        # sshd may answer before the host has started all that it is to start.
+        return self.active_state == "inactive" and self.is_enabled and self.system_state in {"initializing", "starting"}
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the current invocation runs, or is being started."""
+        return self.active_state in UP
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the host starts it by itself."""
+        return self.unit_file_state in {"enabled", "enabled-runtime"}
 
     def variables(self) -> dict[str, str]:
         """Return the environment the unit's command is expanded with."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tuner.errors import HostFault, PreflightError
+from tuner.hosts.systemd.definition import UP
 from tuner.hosts.systemd.paths import drop_in_folder, drop_in_path
 from tuner.hosts.systemd.root import RELOAD, Argv, Root, reset_command, stop_command
 from tuner.hosts.systemd.snapshot import Snapshot, snapshot
@@ -13,6 +15,7 @@ from tuner.ports import Clock, HostTransport
 
 _LOOK_S = 0.2
 _START_TIMEOUT_S = 60.0  # for the main process to be there; not for the server to be ready
+_LONGEST_START_S = 900.0  # while systemd is at it: the owner's ExecStartPre= lines may take their time
 _STOP_TIMEOUT_S = 1800.0  # systemd kills after TimeoutStopSec; longer than that, somebody must look
 _RELOAD_TIMEOUT_S = 90.0  # systemd's own limit for its generators, which a reload runs
 
@@ -58,7 +61,12 @@ class Activity:
     @property
     def is_up(self) -> bool:
         """Whether it runs, or is on its way."""
-        return self.state in {"active", "activating", "reloading"}
+        return self.state in UP
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether systemd is about to do something with it."""
+        return self.has_job or self.state in {"activating", "deactivating"}
 
 
 class OwnersUnit:
@@ -110,8 +118,15 @@ class OwnersUnit:
         if is_there:
             await self._root.require(RELOAD, timeout_s=_RELOAD_TIMEOUT_S)
 
-    async def start(self, before: Snapshot) -> str:
-        """Start the original unless it still runs as it did; return its invocation.
+    async def start(self, before: Snapshot, *, others: Collection[str] | None) -> str:
+        """Start the original unless it runs already; return its invocation.
+
+        It loads for minutes, so it is not started a second time: not where it was never stopped, nor where its
+        owner, the host itself or a restore that was killed has started it since.
+
+        Args:
+            before: what was there.
+            others: invocations that are not the original's; None: all but the one that ran before.
 
         Raises:
             HostFault: what ran does not stop, or the original's main process does not live.
@@ -119,15 +134,32 @@ class OwnersUnit:
         now = await self.look()
         if now.is_up and now.invocation_id == before.invocation_id:
             return now.invocation_id
+        if now.is_up and others is not None and now.invocation_id not in others:
+            return await self.until_it_lives()
         await self._root.attempt(reset_command(self._unit))  # of a unit that has not failed, it may say so
         await self._root.require(restart_command(self._unit))
         await self._until_stopped(invocation_id=now.invocation_id)
-        deadline_s = self._clock.monotonic_s() + _START_TIMEOUT_S
+        return await self.until_it_lives(after=now.invocation_id)
+
+    async def until_it_lives(self, *, after: str | None = None, patience_s: float = 0.0) -> str:
+        """Wait until the main process lives; return its invocation.
+
+        Args:
+            after: the invocation that ran before, and is not meant.
+            patience_s: how long somebody may take to start it; once systemd is at it, that has longer.
+
+        Raises:
+            HostFault: it does not.
+        """
+        began_s = self._clock.monotonic_s()
         while True:
             look = await self.look()
-            if look.is_up and look.main_pid and look.invocation_id != now.invocation_id:
+            if look.is_up and look.main_pid and look.invocation_id != after:
                 return look.invocation_id
-            if self._clock.monotonic_s() > deadline_s or (not look.is_up and not look.has_job):
+            limit_s = _START_TIMEOUT_S if look.is_up else patience_s
+            if look.is_under_way:
+                limit_s = _LONGEST_START_S
+            if self._clock.monotonic_s() - began_s > limit_s:
                 msg = (
                     f"{self._unit}: the original does not start (it is {look.state}, {look.result}): "
                     f"see `journalctl -u {self._unit}`"

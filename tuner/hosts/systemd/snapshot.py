@@ -20,7 +20,7 @@ class Snapshot:
 
     Attributes:
         unit_file_state: whether it is enabled, in systemd's word.
-        is_running: or on its way: a restart loop between two lives counts.
+        is_running: or on its way: a restart between two lives counts.
         exec_start: as systemd holds it, before it replaces variables.
         text_digest: SHA-256 of what ``systemctl cat`` prints; None: it could not be read.
         need_daemon_reload: the files say something that systemd has not read yet.
@@ -55,7 +55,7 @@ def snapshot(unit: Unit, text: str | None, *, has_folder: bool) -> Snapshot:
         exec_start=unit.exec_start,
         text_digest=None if text is None else hashlib.sha256(text.encode()).hexdigest(),
         need_daemon_reload=unit.need_daemon_reload,
-        invocation_id=unit.invocation_id if unit.is_active else "",
+        invocation_id=unit.invocation_id if unit.is_up else "",
         has_folder=has_folder,
     )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from dataclasses import replace
 
 from tuner.errors import HostFault, LeaseLost, RestoreFailed, TransportFault, UsageError
 from tuner.hosts.systemd import deadman, lease, owners_unit
-from tuner.hosts.systemd.deadman import BEFORE_FILE, SCRIPT, SCRIPT_FILE, DeadMan
+from tuner.hosts.systemd.deadman import BEFORE_FILE, SCRIPT, SCRIPT_FILE, STALE_FILE, DeadMan
 from tuner.hosts.systemd.lease import LeaseFolder
 from tuner.hosts.systemd.owners_unit import OwnersUnit
+from tuner.hosts.systemd.record import StayRecord
 from tuner.hosts.systemd.root import Argv, Root
 from tuner.hosts.systemd.snapshot import Snapshot, differences, read_before, restarted, write_before
 from tuner.hosts.systemd.unit import Unit
@@ -35,7 +37,7 @@ def commands(unit: str, terms: LeaseTerms) -> tuple[Argv, ...]:
     """List every command that a tenancy runs as root for ``unit``."""
     folder = lease_folder(unit)
     return (
-        *lease.commands(folder, (BEFORE_FILE, SCRIPT_FILE)),
+        *lease.commands(folder, (BEFORE_FILE, SCRIPT_FILE, STALE_FILE)),
         *deadman.commands(unit, folder, terms),
         *owners_unit.commands(unit),
     )
@@ -51,6 +53,9 @@ class UnitTenancy:
         holder: who we are.
         terms: of the lease.
         clock: for waiting.
+
+    Attributes:
+        record: shared with the manager of this unit's servers.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class UnitTenancy:
         self._dead_man = DeadMan(transport, root, unit, folder=lease_folder(unit), terms=terms)
         self._arming = asyncio.Lock()  # a renewal may find the dead-man gone while it is armed anew
         self._before: Snapshot | None = None
+        self.record = StayRecord()
 
     # ------------------------------------------------------------------ the port
 
@@ -80,15 +86,17 @@ class UnitTenancy:
                 await self.renew()
                 return Entered(secrets=_secrets(await self._owners.read()))
         taken_over = await self._lease.take(self._holder, self._terms.lasts_s)
+        self.record.lease = uuid.uuid4().hex
         remarks = [taken_over] if taken_over else []
         try:
-            kept = await self._kept()
-            before, unit, left = await self._settle(kept)
-            if kept is None:
-                await self._lease.keep(BEFORE_FILE, write_before(before))
+            # Armed before anything is changed; where something was changed already, armed all the time.
             await self._lease.keep(SCRIPT_FILE, SCRIPT.encode())
             async with self._arming:
-                await self._dead_man.arm()
+                await (self._dead_man.take_over() if taken_over else self._dead_man.arm())
+            kept = await self._kept()
+            before, unit, left = await self._settle(kept)
+            if before != kept:
+                await self._lease.keep(BEFORE_FILE, write_before(before))
             await self._lease.renew(self._terms.lasts_s)  # all this may have taken a good part of a short lease
         except BaseException:
             if not taken_over:  # nothing else has been changed; a lease taken over says what its holder changed
@@ -131,9 +139,9 @@ class UnitTenancy:
         if before is None:
             msg = f"{self._unit}: the note of what was there before is gone: start or stop the unit by hand"
             raise HostFault(msg)
-        await self._owners.remove_drop_in(made_folder=not before.has_folder)
+        had_drop_in = await self._remove_drop_in(await self._owners.read(), made_folder=not before.has_folder)
         if before.is_running:
-            invocation_id = await self._owners.start(before)
+            invocation_id = await self._owners.start(before, others=None if had_drop_in else await self._others())
             self._before = restarted(before, invocation_id)
             with contextlib.suppress(LeaseLost):  # the dead-man came at this moment, to do the same
                 await self._lease.keep(BEFORE_FILE, write_before(self._before))
@@ -177,15 +185,32 @@ class UnitTenancy:
             raise HostFault(msg)
         is_left = await self._owners.has_drop_in(unit)
         if is_left:
-            await self._owners.remove_drop_in(made_folder=kept is None or not kept.has_folder)
+            await self._remove_drop_in(unit, made_folder=kept is None or not kept.has_folder)
             unit = await self._owners.read()
         before = kept or await self._owners.snapshot(unit)
-        if is_left and kept is None:
+        if kept is None and (is_left or await self._lease.read(STALE_FILE) is not None):
             # Nobody knows what ran: a trial's server, or an enabled unit, tells that something did.
-            is_running = before.is_running or before.unit_file_state == "enabled"
-            before = replace(before, is_running=is_running, invocation_id="")
+            before = replace(before, is_running=before.is_running or unit.is_enabled, invocation_id="")
         remarks = [f"{self._unit}: the drop-in of a run that was killed was removed"] if is_left else []
+        if self._before is not None and self._before.is_running and not before.is_running:
+            # A host that was just booted, or is being restored, may not have come to it yet.
+            before = replace(before, is_running=True)
+            remarks.append(f"{self._unit}: it does not run now, but did when this run took it first: it will again")
         return before, unit, remarks
+
+    async def _remove_drop_in(self, unit: Unit, *, made_folder: bool) -> bool:
+        """Remove a trial's drop-in, if there is one; note before what ran with it, for it may outlive us."""
+        is_there = await self._owners.has_drop_in(unit)
+        if is_there:
+            look = await self._owners.look()
+            await self._lease.keep(STALE_FILE, f"{look.invocation_id or '-'}\n".encode())
+        await self._owners.remove_drop_in(made_folder=made_folder)
+        return is_there
+
+    async def _others(self) -> frozenset[str]:
+        """Return the invocations that are known not to be the original's."""
+        stale = await self._lease.read(STALE_FILE)
+        return frozenset((*self.record.invocations, *(stale or "").split()))
 
     async def _give_up(self) -> None:
         with contextlib.suppress(HostFault):
@@ -204,11 +229,8 @@ class UnitTenancy:
         while is_healing and self._clock.monotonic_s() < deadline_s:
             await self._clock.sleep(_LOOK_S)
             is_healing = (await self._lease.look()).exists
-        while was_running and not (await self._owners.look()).main_pid:
-            if self._clock.monotonic_s() > deadline_s:
-                msg = f"{self._unit}: the original does not run: see `journalctl -u {self._unit}`"
-                raise HostFault(msg)
-            await self._clock.sleep(_LOOK_S)
+        if was_running:
+            await self._owners.until_it_lives(patience_s=max(0.0, deadline_s - self._clock.monotonic_s()))
         unit = await self._owners.read()
         return await self._original(was_running=unit.is_active if was_running is None else was_running)
 

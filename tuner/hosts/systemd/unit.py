@@ -33,14 +33,23 @@ OLDEST = 244
 _SHOWN = (
     "Id LoadState ActiveState SubState UnitFileState FragmentPath DropInPaths NeedDaemonReload Type User "
     "ControlGroup Slice MainPID InvocationID Restart KillMode TimeoutStopUSec OnFailure TriggeredBy "
-    "StandardOutput RefuseManualStart RefuseManualStop"
+    "StandardOutput RefuseManualStart RefuseManualStop RequiredBy BoundBy ConsistsOf"
 ).replace(" ", ",")
 _READ = f"""\
 export LC_ALL=C SYSTEMD_PAGER= SYSTEMD_COLORS=0
+manager=/org/freedesktop/systemd1
 systemctl show --no-pager -p {_SHOWN} -- "$1" || exit
+echo "SystemState=$(systemctl is-system-running)"
+job=$(systemctl show -p Job --value -- "$1")
+case $job in
+    ''|0) ;;
+    *) echo "JobType=$(
+        exec 2>/dev/null  # by now it may be done
+        busctl get-property org.freedesktop.systemd1 "$manager/job/$job" org.freedesktop.systemd1.Job JobType
+    )" ;;
+esac
 echo
 bus() {{ busctl --json=short get-property org.freedesktop.systemd1 "$@" || exit; }}
-manager=/org/freedesktop/systemd1
 bus "$manager" org.freedesktop.systemd1.Manager Version Environment
 bus "$2" org.freedesktop.systemd1.Service ExecStartEx ExecStartPre Environment EnvironmentFiles UnsetEnvironment
 user=$(systemctl show -p User -- "$1")
@@ -190,6 +199,11 @@ def parse_unit(unit: str, text: str) -> Unit:
         standard_output=properties.get("StandardOutput", ""),
         refuse_manual_start=_is_yes(properties, "RefuseManualStart"),
         refuse_manual_stop=_is_yes(properties, "RefuseManualStop"),
+        job=properties.get("JobType", "").removeprefix("s ").strip('"'),
+        system_state=properties.get("SystemState", ""),
+        dependants=tuple(
+            name for key in ("RequiredBy", "BoundBy", "ConsistsOf") for name in shown_words(properties.get(key, ""))
+        ),
     )
 
 
