@@ -87,7 +87,9 @@ def test_a_name_other_than_the_path_is_kept() -> None:
 
 def test_a_crash_shows_and_no_limit_of_the_owners_hides_it() -> None:
     command = Command(argv=("/bin/server", "--a"), env=(("DEBUG", "a b"),))
-    written = drop_in(exec_start(base("/bin/server"), command), command, ServiceTerms(stop_timeout_s=90.0))
+    written = drop_in(
+        exec_start(base("/bin/server"), command), command, ServiceTerms(stop_timeout_s=90.0), token="f00d"
+    )
     lines = written.splitlines()
     unit_part, service_part = lines[: lines.index("[Service]")], lines[lines.index("[Service]") :]
     assert {"StartLimitIntervalSec=0", "StartLimitAction=none", "FailureAction=none"} <= set(unit_part)
@@ -103,4 +105,11 @@ def test_a_command_that_cannot_be_written_is_refused() -> None:
         exec_start(base("/bin/server"), Command(argv=("/bin/server", "a\0b")))
     command = Command(argv=("/bin/server",), env=(("A B", "x"),))
     with pytest.raises(UsageError, match="environment variable"):
-        drop_in(exec_start(base("/bin/server"), command), command, ServiceTerms())
+        drop_in(exec_start(base("/bin/server"), command), command, ServiceTerms(), token="f00d")
+
+
+def test_it_says_whose_it_is_and_keeps_systemds_own_words_out_of_the_log() -> None:
+    command = Command(argv=("/bin/server",))
+    lines = drop_in(exec_start(base("/bin/server"), command), command, ServiceTerms(), token="f00d").splitlines()
+    assert "Documentation=file:/run/tuner/trial-f00d" in lines
+    assert {"LogLevelMax=info", "SyslogLevel=info", "SyslogLevelPrefix=no"} <= set(lines)

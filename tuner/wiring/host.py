@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.engines import engine
 from tuner.hosts.clock import SystemClock
-from tuner.hosts.gpu import NoGpu, NvidiaSmiProbe
+from tuner.hosts.gpu import NvidiaSmiProbe
 from tuner.hosts.local import LocalTransport
 from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.route import DirectRoute
@@ -26,7 +26,7 @@ from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 from tuner.ports import HostPorts, ServiceManager, Tenancy
 from tuner.simulator.host import environment, prepare
-from tuner.wiring.reach import LOOPBACK, Way, way_to
+from tuner.wiring.reach import Way, way_to
 
 __all__ = ["build_host", "engine"]
 
@@ -82,19 +82,22 @@ def _simulated(spec: SimulatedHostSpec) -> HostPorts:
 
 
 def _process(spec: ProcessHostSpec) -> HostPorts:
+    way = way_to(spec)
     return HostPorts(
         name=spec.name,
-        address=LOOPBACK,
+        address=way.address,
         # `python` in a study's command is the interpreter that tuner itself runs on.
         service=ProcessServiceManager(
             service_dir(spec), {**os.environ, "PATH": _path_with(Path(sys.executable).parent)}
         ),
-        gpu=NoGpu(),
+        gpu=NvidiaSmiProbe(way.transport, indices=spec.care.gpu_indices),
         load=HttpLoadGenerator(),
         control=HttpControlClient,
         clock=SystemClock(),
-        route=DirectRoute(LOOPBACK),
+        route=way.route,
         stop_grace_s=PROCESS_STOP_GRACE_S,
+        cleanup=_cleanup(spec),
+        wait_s=spec.care.wait_s,
     )
 
 

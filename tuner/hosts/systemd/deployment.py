@@ -23,13 +23,15 @@ class Deployment:
         root: on the host.
         unit: full name.
         terms: how systemd treats the servers.
+        token: marks the drop-in as ours.
     """
 
-    def __init__(self, transport: HostTransport, root: Root, unit: str, terms: ServiceTerms) -> None:
+    def __init__(self, transport: HostTransport, root: Root, unit: str, terms: ServiceTerms, *, token: str) -> None:
         self._transport = transport
         self._root = root
         self._unit = unit
         self._terms = terms
+        self._token = token
         self._base: Unit | None = None  # as it was without our drop-in, when we last saw it so
 
     async def put(self, command: Command) -> None:
@@ -49,7 +51,7 @@ class Deployment:
             raise HostFault(msg)
         try:
             line = exec_start(base, command)
-            text = drop_in(line, command, self._terms)
+            text = drop_in(line, command, self._terms, token=self._token)
         except UsageError as error:
             msg = f"unit {self._unit}: the trial's command cannot be written: {error}"
             raise HostFault(msg) from error

@@ -14,6 +14,7 @@ _HEAD = """\
 # Written by tuner for one trial; it goes with the trial, or with a reboot.
 # By hand: tuner restore, or delete this file, then systemctl daemon-reload and restart the unit.
 [Unit]
+Documentation={mark}
 StartLimitIntervalSec=0
 StartLimitAction=none
 FailureAction=none
@@ -34,7 +35,10 @@ SendSIGKILL=yes
 StandardOutput=journal
 StandardError=journal
 LogRateLimitIntervalSec=0
-LogLevelMax=debug
+# Not debug, at which systemd tells how it executes the command, keys and all; no line of the engine is of that level.
+LogLevelMax=info
+SyslogLevel=info
+SyslogLevelPrefix=no
 LogNamespace=
 """
 _PREFIXES = {"ignore-failure": "", "privileged": "+", "no-setuid": "!", "ambient": "!!"}
@@ -65,6 +69,11 @@ class ServiceTerms:
 
     restart: Literal["no", "always"] = "no"
     stop_timeout_s: float = 600.0
+
+
+def mark_of(token: str) -> str:
+    """Return the Documentation= of a drop-in: systemd tells it to everybody, and gives it to no process."""
+    return f"file:/run/tuner/trial-{token}"
 
 
 def exec_start(unit: Unit, command: Command) -> ExecStart:
@@ -101,8 +110,14 @@ def exec_start(unit: Unit, command: Command) -> ExecStart:
     )
 
 
-def drop_in(line: ExecStart, command: Command, terms: ServiceTerms) -> str:
+def drop_in(line: ExecStart, command: Command, terms: ServiceTerms, *, token: str) -> str:
     """Return the file's text.
+
+    Args:
+        line: that runs the command.
+        command: of the trial.
+        terms: how systemd treats it.
+        token: of hexadecimal digits; says whose drop-in it is, for every tuner writes the same file.
 
     Raises:
         UsageError: the command's environment cannot be written into a unit file.
@@ -116,7 +131,7 @@ def drop_in(line: ExecStart, command: Command, terms: ServiceTerms) -> str:
         "ExecStart=",
         f"ExecStart={line.text}",
     ]
-    return _HEAD + "".join(f"{entry}\n" for entry in lines)
+    return _HEAD.format(mark=mark_of(token)) + "".join(f"{entry}\n" for entry in lines)
 
 
 def _kept_words(unit: Unit, arguments: tuple[str, ...]) -> dict[int, tuple[str, int]]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.errors import HostFault
+from tuner.hosts.systemd.dropin import mark_of
 from tuner.hosts.systemd.paths import drop_in_path, shown_words, slice_cgroup
+from tuner.hosts.systemd.timespan import seconds
 from tuner.model.host import Activity, CommandResult
 from tuner.model.trial import ServiceIdentity
 from tuner.ports import HostTransport
 
 _PROPERTIES = (
     "LoadState,ActiveState,SubState,Result,InvocationID,MainPID,ExecMainPID,ExecMainCode,ExecMainStatus,"
-    "NRestarts,Restart,DropInPaths,ControlGroup,Slice,Job"
+    "NRestarts,Restart,DropInPaths,ControlGroup,Slice,Job,"
+    "Documentation,TimeoutStopUSec"
 )
 _LOOK = f"""\
 export LC_ALL=C SYSTEMD_PAGER= SYSTEMD_COLORS=0
@@ -32,6 +35,8 @@ class Look:
         exec_main_pid: of the last main process, alive or not.
         exec_main_code: how that one ended (siginfo's ``si_code``); 0: it has not.
         has_job: a start or stop is queued.
+        documentation: addresses; a trial's drop-in adds one that says whose it is.
+        stop_timeout_s: what systemd grants it to end; infinite: for ever, and 0: it does not say.
     """
 
     boot_id: str
@@ -51,6 +56,8 @@ class Look:
     control_group: str
     slice: str
     has_job: bool
+    documentation: tuple[str, ...] = ()
+    stop_timeout_s: float = 0.0
 
     @property
     def activity(self) -> Activity:
@@ -93,8 +100,12 @@ class Look:
 
     @property
     def has_drop_in(self) -> bool:
-        """Whether the trial's drop-in is a part of the unit."""
+        """Whether a trial's drop-in is a part of the unit, whosever it is."""
         return drop_in_path(self.unit) in self.drop_in_paths
+
+    def is_marked(self, token: str) -> bool:
+        """Whether the drop-in in force is the one of who has this token."""
+        return self.has_drop_in and mark_of(token) in self.documentation
 
     @property
     def cgroup(self) -> str:
@@ -141,6 +152,8 @@ def parse_look(unit: str, result: CommandResult) -> Look:
                 control_group=said["ControlGroup"],
                 slice=said["Slice"],
                 has_job=said.get("Job", "") not in {"", "0"},
+                documentation=shown_words(said.get("Documentation", "")),
+                stop_timeout_s=seconds(said.get("TimeoutStopUSec", "")) or 0.0,
             )
     except (KeyError, ValueError):
         pass

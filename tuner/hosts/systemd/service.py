@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+import math
+import uuid
+from dataclasses import replace
 
 from tuner.errors import DirtyHost, HostFault, LeaseLost, ServerInTheWay
 from tuner.hosts.systemd.deployment import Deployment
@@ -12,7 +14,9 @@ from tuner.hosts.systemd.journal import cursor_now, read_journal
 from tuner.hosts.systemd.launch import Launch, setup_failure
 from tuner.hosts.systemd.look import Look, look_at
 from tuner.hosts.systemd.processes import Found, kill, processes_of
+from tuner.hosts.systemd.record import StayRecord
 from tuner.hosts.systemd.root import Root, kill_command, stop_command
+from tuner.hosts.systemd.run import Run
 from tuner.model.host import Activity, LogChunk, ProcessEntry, ServiceState
 from tuner.model.trial import Command, ServiceIdentity
 from tuner.ports import Clock, HostTransport
@@ -21,30 +25,7 @@ log = logging.getLogger("tuner.hosts.systemd")
 
 _POLL_S = 0.1
 _KILL_TIMEOUT_S = 30.0
-_GONE = Activity.INACTIVE
-
-
-@dataclass(slots=True)
-class _Run:
-    """What is known of the last start.
-
-    Attributes:
-        number: of starts; a log's cursor of another one begins anew.
-        cursor: of the journal, before the start.
-        identity: of the invocation seen last.
-        ending: exit status and signal of the main process that ended last.
-        final: how it ended; None: it runs, as far as we know.
-    """
-
-    number: int
-    boot_id: str
-    cursor: str
-    identity: ServiceIdentity
-    ending: tuple[int | None, int | None] = (None, None)
-    restarts: int = 0
-    stop_requested: bool = False
-    final: ServiceState | None = None
-    is_forgotten: bool = False
+_LONGEST_DRAIN_S = 1800.0  # of an owner's server that systemd would let drain for ever
 
 
 class SystemdServiceManager:
@@ -59,19 +40,28 @@ class SystemdServiceManager:
         unit: full name.
         clock: for waiting.
         terms: how systemd treats the servers; None: a crash is not followed by a restart.
+        record: shared with the tenancy of the same unit; None: there is none.
     """
 
     def __init__(
-        self, transport: HostTransport, root: Root, unit: str, clock: Clock, terms: ServiceTerms | None = None
+        self,
+        transport: HostTransport,
+        root: Root,
+        unit: str,
+        clock: Clock,
+        terms: ServiceTerms | None = None,
+        record: StayRecord | None = None,
     ) -> None:
         self._transport = transport
         self._root = root
         self._unit = unit
         self._clock = clock
-        self._deployment = Deployment(transport, root, unit, terms or ServiceTerms())
-        self._run: _Run | None = None
+        self._token = uuid.uuid4().hex
+        self._deployment = Deployment(transport, root, unit, terms or ServiceTerms(), token=self._token)
+        self._record = record or StayRecord()
+        self._run: Run | None = None
+        self._launched: tuple[str, str] | None = None  # boot and lease of a start of which no end is known
         self._starts = 0
-        self._invocations: set[str] = set()  # of ours, all of them
         self._stopped: ServiceState | None = None  # the owner's, by us
 
     # ------------------------------------------------------------------ the port
@@ -84,29 +74,40 @@ class SystemdServiceManager:
                 program cannot be executed.
         """
         before = await self._look()
-        if before.activity in {Activity.RUNNING, Activity.RESTARTING}:
-            msg = f"unit {self._unit}: a server runs already (pid {before.main_pid}): stop it first"
-            raise ServerInTheWay(msg)
-        if not before.is_over:  # ours exited by itself, or is being tidied up after
+        if not before.is_over and before.activity is Activity.FAILED:  # it exited by itself, or is tidied up after
             await self.stop(grace_s=0.0)
             before = await self._look()
+        if not before.is_over:
+            msg = f"unit {self._unit}: a server runs already (pid {before.main_pid}): stop it first"
+            raise ServerInTheWay(msg)
         await self._deployment.put(command)
         cursor = await cursor_now(self._transport)
+        self._launched = (before.boot_id, self._record.lease)
         look = await Launch(self._transport, self._root, self._unit, self._clock).run(before)
+        self._launched = None
         identity = look.identity
         assert identity is not None  # what a launch waits for
         self._starts += 1
         self._stopped = None
-        self._run = _Run(number=self._starts, boot_id=look.boot_id, cursor=cursor, identity=identity)
+        self._run = Run(
+            number=self._starts,
+            lease=self._record.lease,
+            boot_id=look.boot_id,
+            cursor=cursor,
+            identity=identity,
+        )
         self._note(self._run, look)
         if look.was_never_executed and look.activity is not Activity.RUNNING:
-            self._run.final = self._dead(self._run)
+            self._run.final = self._run.dead()
             msg = f"unit {self._unit}: program {command.argv[0]} could not be executed: {setup_failure(look)}"
             raise HostFault(msg)
         return identity
 
     async def state(self) -> ServiceState:
         """Look at the service.
+
+        That the unit is no longer ours is told once, and not after a stop or under another lease: by then
+        what runs there is somebody's server like any other.
 
         Raises:
             LeaseLost: the host was rebooted, or somebody restored the unit, while a server of ours ran.
@@ -119,11 +120,17 @@ class SystemdServiceManager:
             return self._of_others(look)
         if run.final is not None:
             return run.final
-        self._still_ours(run, look)
+        loss = self._loss(run, look)
+        if loss is not None:
+            run.final = run.stopped(requested=run.is_ending)
+            if run.is_ending or self._is_retaken(run.lease):
+                return self._of_others(look)
+            run.is_lost = True
+            raise LeaseLost(loss)
         self._note(run, look)
         activity = look.activity
         # Nothing of ours makes it inactive but a stop, and it was not ours: somebody stopped it.
-        return self._state(run, Activity.FAILED if activity is Activity.INACTIVE else activity)
+        return run.state(Activity.FAILED if activity is Activity.INACTIVE else activity)
 
     async def read_log(self, cursor: str | None) -> LogChunk:
         """Return what the processes of the last start wrote to the journal; a cursor of an earlier one begins anew.
@@ -147,25 +154,26 @@ class SystemdServiceManager:
             DirtyHost: processes survive SIGKILL.
             HostFault: systemd does not do it.
         """
-        look = await self._look()
         run = self._run
-        if run is not None and run.final is None:
-            try:
-                self._still_ours(run, look)
-            except LeaseLost as lost:
-                # Whatever runs there now is somebody else's; what was ours is gone.
-                log.warning("service.lost unit=%s reason=%s", self._unit, lost)
-                run.final = self._dead(run, _GONE, requested=True)
+        if run is not None and run.is_lost:
+            run.is_lost = False
+            if not self._is_retaken(run.lease):
                 return
-            self._note(run, look)
-            if look.activity not in {Activity.RUNNING, Activity.RESTARTING}:
-                run.final = self._dead(run)  # it died by itself, before we did anything
-            else:
-                run.stop_requested = True
-        last = await self._end(look, grace_s)
+        was_ending = run is not None and run.is_ending
+        if run is not None:
+            run.is_ending = True  # first: the look may not get through
+        look = await self._look()
+        if self._was_lost_at_launch(look):
+            return
+        is_owners = (run is None or run.final is not None) and not look.has_drop_in
+        if run is not None and run.final is None:
+            is_lost = self._note_stop(run, look)
+            if is_lost and not was_ending and not self._is_retaken(run.lease):
+                return
+        last = await self._end(look, max(grace_s, _drain_s(look)) if is_owners else grace_s)
         if run is not None and run.final is None:
             self._note(run, last)
-            run.final = self._dead(run, _GONE, requested=True)
+            run.final = run.stopped()
         elif look.activity in {Activity.RUNNING, Activity.RESTARTING}:
             self._run = None
             self._stopped = replace(self._of_others(look), activity=Activity.INACTIVE, stop_requested=True)
@@ -202,38 +210,53 @@ class SystemdServiceManager:
     async def _look(self) -> Look:
         return await look_at(self._transport, self._unit)
 
-    def _still_ours(self, run: _Run, look: Look) -> None:
+    def _loss(self, run: Run, look: Look) -> str | None:
+        """Say why what runs in the unit is not our server; None: it is."""
         if look.boot_id != run.boot_id:
-            msg = f"unit {self._unit}: the host was rebooted while a trial ran; the owner's server is up again"
-            raise LeaseLost(msg)
-        # An invocation of ours may outlive its drop-in: then it is still ours to stop.
-        if not look.has_drop_in and look.invocation_id != run.identity.invocation_id:
-            msg = f"unit {self._unit}: somebody restored or changed the unit (our drop-in is gone) while a trial ran"
-            raise LeaseLost(msg)
+            return f"unit {self._unit}: the host was rebooted while a trial ran; the owner's server is up again"
+        # An invocation of ours may outlive its drop-in.
+        if not look.is_marked(self._token) and look.invocation_id != run.identity.invocation_id:
+            return f"unit {self._unit}: somebody restored or changed the unit (our drop-in is gone) while a trial ran"
+        return None
 
-    def _note(self, run: _Run, look: Look) -> None:
-        """Remember what a unit that is inactive may be forgotten by systemd with."""
-        if look.identity is None:
-            return
-        run.identity = look.identity
-        run.restarts = look.restarts
-        run.ending = look.ending or run.ending
-        self._invocations.add(look.identity.invocation_id)
+    def _restorer(self, look: Look) -> str | None:
+        """Say who ends our server instead of us; None: nobody.
 
-    @staticmethod
-    def _state(run: _Run, activity: Activity) -> ServiceState:
-        status, ended_by = run.ending
-        return ServiceState(
-            activity=activity,
-            identity=run.identity,
-            restarts=run.restarts,
-            exit_status=status,
-            exit_signal=ended_by,
-            stop_requested=run.stop_requested,
-        )
+        Whoever removed the drop-in restarts the unit; a stop would cancel that, and leave it stopped.
+        """
+        if look.is_marked(self._token):
+            return None
+        return f"unit {self._unit}: our drop-in is gone: who removed it restores the unit"
 
-    def _dead(self, run: _Run, activity: Activity = Activity.FAILED, *, requested: bool = False) -> ServiceState:
-        return replace(self._state(run, activity), stop_requested=requested)
+    def _note_stop(self, run: Run, look: Look) -> bool:
+        """Note that our server is about to be stopped, before any signal is sent; whether it is not ours to stop."""
+        loss = self._loss(run, look) or self._restorer(look)
+        if loss is not None:
+            # Whatever runs there now is somebody else's; what was ours is gone, or ended by who took the unit.
+            log.warning("service.lost unit=%s reason=%s", self._unit, loss)
+            run.final = run.stopped()
+            return True
+        self._note(run, look)
+        if look.activity in {Activity.RUNNING, Activity.RESTARTING}:
+            run.stop_requested = True
+        else:
+            run.final = run.dead()  # it died by itself, before we did anything
+        return False
+
+    def _is_retaken(self, lease: str) -> bool:
+        """Whether the host was taken again since this lease: all that runs there is ours to stop."""
+        return lease != self._record.lease
+
+    def _was_lost_at_launch(self, look: Look) -> bool:
+        """Whether the last start was never told to be done, and what runs now cannot be its server."""
+        if self._launched is None:
+            return False
+        (boot_id, lease), self._launched = self._launched, None
+        return not self._is_retaken(lease) and (look.boot_id != boot_id or not look.is_marked(self._token))
+
+    def _note(self, run: Run, look: Look) -> None:
+        run.note(look)
+        self._record.invocations.add(run.identity.invocation_id)
 
     def _of_others(self, look: Look) -> ServiceState:
         """Tell of a server that we did not start."""
@@ -259,9 +282,13 @@ class SystemdServiceManager:
         cgroup = look.cgroup
         if not look.is_over:
             await self._root.require(stop_command(self._unit))
+            look = await self._look()  # until now it may have been started once more by its own Restart=
+            last = look if look.identity is not None else last
         killed_s: float | None = None
         while True:
             look = await self._look()
+            if _is_another(look, last):
+                return last  # whoever started that, while ours was ending, keeps it
             last = look if look.identity is not None else last
             left: tuple[Found, ...] = ()
             if look.is_over:
@@ -285,4 +312,16 @@ class SystemdServiceManager:
         look = await self._look()
         cgroup = look.cgroup if look.is_over else ""
         current = set() if look.is_over else {look.invocation_id}
-        return await processes_of(self._transport, cgroup, sorted(self._invocations - current))
+        return await processes_of(self._transport, cgroup, sorted(self._record.invocations - current))
+
+
+def _is_another(look: Look, last: Look) -> bool:
+    """Whether another server has been started since."""
+    if look.boot_id != last.boot_id:
+        return True
+    return not look.is_over and bool(look.invocation_id) and look.invocation_id != last.invocation_id
+
+
+def _drain_s(look: Look) -> float:
+    """Return how long the owner lets his server end before it is killed."""
+    return _LONGEST_DRAIN_S if math.isinf(look.stop_timeout_s) else look.stop_timeout_s
