@@ -103,7 +103,8 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
     """Run a study, or take up one that was interrupted.
 
     Ctrl-C once ends the running trials, cleans up, restores the hosts and saves; the same command
-    goes on later. Twice leaves at once.
+    goes on later. Twice restores the hosts without waiting for their servers to answer; three times, or
+    twice where there is nothing to restore, leaves at once.
     """
     overrides = Overrides(
         trials=trials,
