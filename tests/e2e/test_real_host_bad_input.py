@@ -19,8 +19,8 @@ from tuner.testing.host_project import (
     let_everybody,
     ssh_host,
 )
-from tuner.testing.host_trials import UnitOnHost
 from tuner.testing.rig import HOME, OPERATOR, PORT, Rig
+from tuner.testing.unit_on_host import UnitOnHost
 
 ODD = "odd.service"
 PLAIN = f"{HOME}/bin/sglang serve --model-path m --port {PORT} --mem-fraction-static 0.8"

@@ -13,8 +13,8 @@ import pytest
 
 from tuner.hosts.systemd.paths import drop_in_path
 from tuner.testing.host_project import SHORT_LEASE_S, HostProject, host_project, left_as_it_was, ssh_host
-from tuner.testing.host_trials import UnitOnHost
 from tuner.testing.rig import UNIT, Rig
+from tuner.testing.unit_on_host import UnitOnHost
 from tuner.wiring.signals import SAME_SIGNAL_S
 
 RESTORED_S = 15.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from tuner.testing.host_project import (
     let_everybody,
     ssh_host,
 )
-from tuner.testing.host_trials import UnitOnHost
 from tuner.testing.rig import HOME, OPERATOR, Rig, sglang_unit
+from tuner.testing.unit_on_host import UnitOnHost
 
 STATE_DIR = "/var/lib/tuner-test"
 COUNTED = {"measured", "infeasible"}
@@ -75,10 +76,13 @@ def test_a_host_that_fails_is_set_aside_and_the_other_finishes_the_study(
     for host in (good, bad):
         host.rig.install_unit()
     project.write_hosts(ssh_host(rig), ssh_host(second_rig), trials=4)
-    with left_as_it_was(good, bad):
+    with left_as_it_was(good, bad) as (_, before):
         process = project.start("run", "--study", project.name)
         project.wait_for_state("loading", process)
         bad.sh('rm "$1" && printf "#!/bin/sh\\nexit 9\\n" >"$1" && chmod +x "$1"', "/usr/local/bin/nvidia-smi")
+        while bad.standing() != before:
+            assert process.poll() is None, "it is restored while the other goes on"
+            time.sleep(0.5)
         _, err = process.communicate()
         assert process.returncode == 0, err
     assert f"host {second_rig.name} is set aside after 3 faults in a row" in err

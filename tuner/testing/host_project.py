@@ -9,13 +9,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.testing.host_trials import Standing, UnitOnHost
 from tuner.testing.project import Project, free_port, tree
 from tuner.testing.rig import CHECKOUT, HOME, OPERATOR, UNIT, Rig
+from tuner.testing.unit_on_host import Standing, UnitOnHost
 
 STUDY = """
 engine = "sglang"
@@ -167,15 +167,5 @@ def left_as_it_was(*hosts: UnitOnHost, within_s: float = 0.0) -> Iterator[tuple[
     deadline_s = time.monotonic() + within_s
     while (after := tuple(host.standing() for host in hosts)) != before and time.monotonic() < deadline_s:
         time.sleep(0.2)
-    assert after == before, "\n".join(difference(before, after))
-
-
-def difference(before: Sequence[Standing], after: Sequence[Standing]) -> list[str]:
-    """Say a line each in what hosts differ."""
-    found = []
-    for number, (was, now) in enumerate(zip(before, after, strict=True)):
-        for item in fields(Standing):
-            old, new = getattr(was, item.name), getattr(now, item.name)
-            if old != new:
-                found.append(f"host {number}: {item.name}: was {old}, is {new}")
-    return found
+    found = [text for now, was in zip(after, before, strict=True) for text in now.differences(was)]
+    assert after == before, "\n".join(found)
