@@ -330,9 +330,12 @@ def test_what_a_crash_would_set_off_and_what_lies_beside_the_unit_is_told(rig: R
     rig.run("systemctl", "daemon-reload", check=True)
     rig.run("systemctl", "start", "proxy.service", check=True)  # loaded, it is known to systemd
     found = look(spec(rig))
+    assert found["side effects"].verdict is FAILED
+    assert "proxy.service would be stopped" in found["side effects"].detail
+    rig.run("systemctl", "stop", "proxy.service", check=True)
+    found = look(spec(rig))
     assert found["side effects"].verdict is WARNING
     assert "page.service" in found["side effects"].detail
-    assert "proxy.service" in found["side effects"].detail
     assert "override.conf" in found["command"].detail
 
 

@@ -103,6 +103,7 @@ def test_a_plain_unit_is_of_the_right_kind() -> None:
         ({"OnFailure": "alert.service"}, WARNING, "alert.service"),
         ({"ExecStopPost": "{ path=/bin/page ; }"}, WARNING, "ExecStopPost"),
         ({"BoundBy": "proxy.service multi-user.target"}, WARNING, "proxy.service is stopped"),
+        ({"BoundBy": "proxy.service", "running dependants": "proxy.service"}, FAILED, "proxy.service would be stopped"),
         ({"RequiredBy": "multi-user.target"}, OK, "nothing depends"),
         ({"TriggeredBy": "sglang.socket"}, WARNING, "sglang.socket"),
         ({"FailureAction": "reboot", "SuccessAction": "none"}, OK, "FailureAction=reboot"),

@@ -19,6 +19,7 @@ BEFORE = Snapshot(
     need_daemon_reload=False,
     invocation_id="0123456789abcdef" * 2,
     has_folder=False,
+    dependants=("proxy.service",),
 )
 
 
@@ -42,6 +43,10 @@ def test_another_invocation_of_the_original_is_no_difference() -> None:
         (replace(BEFORE, drop_in_paths=(*BEFORE.drop_in_paths, "/run/x.conf")), "drop-in /run/x.conf is new"),
         (replace(BEFORE, unit_file_state="disabled"), "it is disabled (enablement), was enabled"),
         (replace(BEFORE, is_running=False), "it does not run, and did before"),
+        (
+            replace(BEFORE, dependants=()),
+            "proxy.service, which depends on it, does not run, and did before: start it",
+        ),
         (replace(BEFORE, text_digest="1" * 64), "the text of its unit files differs"),
         (
             replace(BEFORE, need_daemon_reload=True),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tuner.hosts.checks.row import Row, failed, ok, warning
+from tuner.hosts.systemd.owners_unit import active_among
 from tuner.ports import HostTransport
 
 _PROPERTIES = (
@@ -35,6 +36,8 @@ _PROPERTIES = (
 )
 _TYPES = frozenset({"simple", "exec", "idle", "notify", "notify-reload"})
 """The types whose main process is what ExecStart names."""
+_RUNNING_DEPENDANTS = "running dependants"
+"""Beside the properties: those of RequiredBy=, BoundBy= and ConsistsOf= that run."""
 _NEAREST = 3
 _SUFFIX = ".service"
 
@@ -84,7 +87,9 @@ async def read_view(transport: HostTransport, unit: str) -> UnitView:
     if result.status != 0:
         said = (result.stderr + result.stdout).strip()
         return UnitView(problem=said.splitlines()[0] if said else f"systemctl show: status {result.status}")
-    return parse_view(result.stdout)
+    view = parse_view(result.stdout)
+    running = await active_among(transport, _dependants(view))
+    return UnitView(said=(*view.said, (_RUNNING_DEPENDANTS, " ".join(running))), starts=view.starts)
 
 
 def parse_view(text: str) -> UnitView:
@@ -140,17 +145,9 @@ def unit_row(unit: str, view: UnitView, names: Iterable[str] = ()) -> Row:
         if unit.rpartition(".")[0].endswith("@"):
             remedy = f"name an instance of the template: {unit.replace('@.', '@NAME.')}"
         return failed(check, view.problem or f"this host has no unit {unit}", remedy)
-    if view["LoadState"] == "masked":
-        return failed(check, f"{unit} is masked", f"on the host, as root: systemctl unmask {unit}")
-    if view["LoadState"] != "loaded":
-        error = view["LoadError"].strip('"') or view["LoadState"]
-        return failed(check, f"{unit} cannot be loaded: {error}", f"systemd-analyze verify {unit} says what to mend")
-    if view["UnitFileState"] == "transient":
-        return failed(
-            check,
-            f"{unit} was made by systemd-run: the first stop would delete it",
-            "write a unit file for it (systemctl cat shows what it says), and start that",
-        )
+    refusal = _refusal(unit, view)
+    if refusal is not None:
+        return failed(check, *refusal)
     state = f"{unit} is {view['ActiveState']} ({view['SubState']}), {view['UnitFileState'] or 'without a file'}"
     if view["NeedDaemonReload"] == "yes":
         return warning(
@@ -165,6 +162,21 @@ def unit_row(unit: str, view: UnitView, names: Iterable[str] = ()) -> Row:
             f"journalctl -u {unit} says why: trial 0 would crash too",
         )
     return ok(check, state)
+
+
+def _refusal(unit: str, view: UnitView) -> tuple[str, str] | None:
+    """Say why systemd's unit cannot be taken and put back, and what to do; None: it can."""
+    if view["LoadState"] == "masked":
+        return f"{unit} is masked", f"on the host, as root: systemctl unmask {unit}"
+    if view["LoadState"] != "loaded":
+        error = view["LoadError"].strip('"') or view["LoadState"]
+        return f"{unit} cannot be loaded: {error}", f"systemd-analyze verify {unit} says what to mend"
+    if view["UnitFileState"] == "transient":
+        return (
+            f"{unit} was made by systemd-run: the first stop would delete it",
+            "write a unit file for it (systemctl cat shows what it says), and start that",
+        )
+    return None
 
 
 def kind_row(unit: str, view: UnitView) -> Row | None:
@@ -191,7 +203,14 @@ def effects_row(view: UnitView) -> Row:
     found = [f"OnFailure={view['OnFailure']} starts at each trial that crashes"] if view["OnFailure"] else []
     if view["ExecStopPost"]:
         found.append("ExecStopPost= runs after every trial")
-    bound = _words(view["RequiredBy"], view["BoundBy"], view["ConsistsOf"])
+    running = view[_RUNNING_DEPENDANTS].split()
+    if running:
+        return failed(
+            check,
+            f"{', '.join(running)} would be stopped with it and not started again",
+            f"stop it for the night (systemctl stop {' '.join(running)}), and start it again afterwards",
+        )
+    bound = _dependants(view)
     if bound:
         found.append(f"{', '.join(bound)} is stopped with it and not started again")
     triggers = _words(view["TriggeredBy"])
@@ -209,6 +228,10 @@ def effects_row(view: UnitView) -> Row:
     if actions:
         return ok(check, f"{', '.join(f'{name}={view[name]}' for name in actions)}: switched off while a trial runs")
     return ok(check, "none: nothing depends on it")
+
+
+def _dependants(view: UnitView) -> Sequence[str]:
+    return _words(view["RequiredBy"], view["BoundBy"], view["ConsistsOf"])
 
 
 def _words(*values: str) -> Sequence[str]:

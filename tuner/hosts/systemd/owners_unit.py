@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from tuner.errors import HostFault, PreflightError
 from tuner.hosts.systemd.definition import UP
@@ -46,6 +46,19 @@ def restart_command(unit: str) -> Argv:
 def cat_command(unit: str) -> Argv:
     """Return the command that prints the unit's files; as root, because a drop-in may be nobody else's to read."""
     return ("systemctl", "cat", unit)
+
+
+async def active_among(transport: HostTransport, units: Sequence[str]) -> tuple[str, ...]:
+    """Return those units that run, or are on their way; targets are only reached, and left out.
+
+    Raises:
+        TransportFault: the host is not reached.
+    """
+    names = tuple(dict.fromkeys(name for name in units if not name.endswith(".target")))
+    if not names:
+        return ()
+    states = (await transport.run(("systemctl", "is-active", "--", *names))).stdout.split()
+    return tuple(name for name, state in zip(names, states, strict=False) if state in UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +239,8 @@ class OwnersUnit:
         """
         has_folder = await self.holds("-d", drop_in_folder(self._unit))
         text = await self._root.attempt(cat_command(self._unit))
-        return snapshot(unit, text.stdout if text.status == 0 else None, has_folder=has_folder)
+        kept = snapshot(unit, text.stdout if text.status == 0 else None, has_folder=has_folder)
+        return replace(kept, dependants=await active_among(self._transport, unit.dependants))
 
     async def holds(self, test: str, path: str) -> bool:
         """Whether ``test -e`` (``-d``) holds for a path on the host."""

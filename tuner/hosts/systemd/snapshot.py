@@ -26,6 +26,7 @@ class Snapshot:
         need_daemon_reload: the files say something that systemd has not read yet.
         invocation_id: of the server that ran; empty: none did.
         has_folder: the folder that a trial's drop-in lies in was there.
+        dependants: units that run, and that a stop of this one stops too.
     """
 
     fragment_path: str
@@ -37,6 +38,7 @@ class Snapshot:
     need_daemon_reload: bool
     invocation_id: str = ""
     has_folder: bool = True
+    dependants: tuple[str, ...] = ()
 
 
 def snapshot(unit: Unit, text: str | None, *, has_folder: bool) -> Snapshot:
@@ -71,6 +73,10 @@ def differences(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
         found.append(f"it is {after.unit_file_state or 'nothing'} (enablement), was {before.unit_file_state}")
     if before.is_running != after.is_running:
         found.append("it runs, and did not before" if after.is_running else "it does not run, and did before")
+    found += [
+        f"{name}, which depends on it, does not run, and did before: start it"
+        for name in _missing(before.dependants, after.dependants)
+    ]
     # A reload that was due before we came has happened by now, and may have changed what systemd holds.
     if before.exec_start != after.exec_start and not before.need_daemon_reload:
         found.append(f"ExecStart differs{_first_other_word(before.exec_start, after.exec_start)}")
@@ -96,7 +102,8 @@ def read_before(content: str) -> Snapshot | None:
             ExecLine(path=line["path"], argv=tuple(line["argv"]), flags=tuple(line["flags"]))
             for line in fields["exec_start"]
         )
-        return Snapshot(**{**fields, "drop_in_paths": tuple(fields["drop_in_paths"]), "exec_start": lines})
+        tuples = {name: tuple(fields.get(name, ())) for name in ("drop_in_paths", "dependants")}
+        return Snapshot(**{**fields, **tuples, "exec_start": lines})
     except (ValueError, TypeError, KeyError, IndexError):
         return None
 
