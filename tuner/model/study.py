@@ -71,7 +71,7 @@ class HostCare:
     """What the owner of a host wants of us.
 
     Attributes:
-        cleanup_command: run on tuner's machine when a host stays dirty (its GPU is freed from
+        cleanup_command: run where the host's worker runs when a host stays dirty (its GPU is freed from
             elsewhere, by a hypervisor say); ``TUNER_HOST`` in its environment names the host.
         gpu_indices: the GPUs of this server; empty: all of the host.
         wait_s: how long a host may take to become clean, other people's work on its GPUs included.
