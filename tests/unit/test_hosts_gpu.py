@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tuner.errors import HostFault, TransportFault
-from tuner.hosts.gpu import NoGpu, NvidiaSmiProbe
+from tuner.hosts.gpu import NvidiaSmiProbe
 from tuner.hosts.smi_text import gpu_fields, parse_gpus, parse_processes
 from tuner.model.host import CommandResult, GpuLook, GpuProcess, GpuReading
 
@@ -242,9 +242,3 @@ def test_an_nvidia_smi_that_fails_is_the_hosts_fault_with_its_own_words() -> Non
 def test_a_look_that_says_only_half_is_the_hosts_fault() -> None:
     with pytest.raises(HostFault, match="status 0"):
         asyncio.run(NvidiaSmiProbe(ScriptedTransport(said(TWO))).look())
-
-
-def test_a_cpu_host_reads_nothing() -> None:
-    assert asyncio.run(NoGpu().read()) == ()
-    assert asyncio.run(NoGpu().processes()) == ()
-    assert asyncio.run(NoGpu().look()) == GpuLook()

@@ -148,19 +148,3 @@ class NvidiaSmiProbe:
 
     def _processes(self, text: str) -> tuple[GpuProcess, ...]:
         return parse_processes(text, self._by_uuid, self._indices)
-
-
-class NoGpu:
-    """``ports.GpuProbe`` for a host on whose GPUs, if any, nothing depends."""
-
-    async def read(self) -> tuple[GpuReading, ...]:
-        """Return nothing."""
-        return ()
-
-    async def processes(self) -> tuple[GpuProcess, ...]:
-        """Return nothing."""
-        return ()
-
-    async def look(self) -> GpuLook:
-        """Return nothing."""
-        return GpuLook()
