@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tuner.errors import HostFault, UsageError
 from tuner.hosts.systemd.dropin import ExecStart, ServiceTerms, drop_in, exec_start
+from tuner.hosts.systemd.overridden import overridden
 from tuner.hosts.systemd.paths import drop_in_path
 from tuner.hosts.systemd.root import RELOAD, Root
 from tuner.hosts.systemd.unit import Unit, read_unit
@@ -42,13 +43,9 @@ class Deployment:
             TransportFault: the host is not reached.
         """
         base = await self._original()
-        files = {name for name, _ in base.file_environment} & {name for name, _ in command.env}
-        if files:
-            msg = (
-                f"unit {self._unit}: {', '.join(sorted(files))} comes from an EnvironmentFile= of the unit, which wins "
-                "over what a trial sets: remove it there, or from the study's [server.env]"
-            )
-            raise HostFault(msg)
+        problem = overridden(base, [name for name, _ in command.env])
+        if problem is not None:
+            raise HostFault(problem)
         try:
             line = exec_start(base, command)
             text = drop_in(line, command, self._terms, token=self._token)
