@@ -105,8 +105,8 @@ def _unit(spec: UnitHostSpec, holder: Holder) -> HostPorts:
     way = way_to(spec)
     clock = SystemClock()
     root = Root(way.transport, sudo=spec.sudo)
-    service = SystemdServiceManager(way.transport, root, spec.unit, clock)
     tenancy = UnitTenancy(way.transport, root, spec.unit, replace(holder, host=spec.name), spec.care.lease, clock)
+    service = SystemdServiceManager(way.transport, root, spec.unit, clock, record=tenancy.record)
     return _owned(spec, way, service, tenancy)
 
 
