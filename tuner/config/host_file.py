@@ -112,6 +112,7 @@ class _SshTable(_UnitTable, _LoginTable):
 
 class _ProcessTable(_LoginTable):
     state_dir: str | None = None
+    uses_gpus: bool = True
 
 
 _KINDS: Final[Mapping[str, type[_HostTable]]] = {"ssh": _SshTable, "systemd": _UnitTable, "process": _ProcessTable}
@@ -183,6 +184,8 @@ def _problems(table: _HostTable, content: Mapping[str, Any]) -> Iterator[tuple[s
     for index, word in enumerate(table.cleanup_command):
         if "\0" in word:
             yield f".cleanup_command[{index}]", "holds a NUL character"
+    if table.gpu_indices and isinstance(table, _ProcessTable) and not table.uses_gpus:
+        yield ".gpu_indices", "and uses_gpus = false exclude each other: leave one out"
     if len(set(table.gpu_indices)) < len(table.gpu_indices):
         yield ".gpu_indices", f"is {quoted(table.gpu_indices)}, but must name each GPU once"
 
@@ -224,6 +227,7 @@ def _entry(table: _HostTable) -> HostEntry:
         care=HostCare(
             cleanup_command=tuple(table.cleanup_command),
             gpu_indices=tuple(table.gpu_indices),
+            uses_gpus=not isinstance(table, _ProcessTable) or table.uses_gpus,
             wait_s=table.wait_s,
             lease=lease_terms(table.dead_man_s),
         ),

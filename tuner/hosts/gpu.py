@@ -148,3 +148,19 @@ class NvidiaSmiProbe:
 
     def _processes(self, text: str) -> tuple[GpuProcess, ...]:
         return parse_processes(text, self._by_uuid, self._indices)
+
+
+class NoGpu:
+    """``ports.GpuProbe`` for a server that runs on no GPU, whoever uses those of its host."""
+
+    async def read(self) -> tuple[GpuReading, ...]:
+        """Return nothing."""
+        return ()
+
+    async def processes(self) -> tuple[GpuProcess, ...]:
+        """Return nothing."""
+        return ()
+
+    async def look(self) -> GpuLook:
+        """Return nothing."""
+        return GpuLook()

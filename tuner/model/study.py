@@ -74,12 +74,14 @@ class HostCare:
         cleanup_command: run where the host's worker runs when a host stays dirty (its GPU is freed from
             elsewhere, by a hypervisor say); ``TUNER_HOST`` in its environment names the host.
         gpu_indices: the GPUs of this server; empty: all of the host.
+        uses_gpus: False: its server runs on none, and whoever uses them is no matter.
         wait_s: how long a host may take to become clean, other people's work on its GPUs included.
         lease: how long it is ours without a sign of life.
     """
 
     cleanup_command: tuple[str, ...] = ()
     gpu_indices: tuple[int, ...] = ()
+    uses_gpus: bool = True
     wait_s: float = 600.0
     lease: LeaseTerms = _TERMS
 

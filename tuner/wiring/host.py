@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.engines import engine
 from tuner.hosts.clock import SystemClock
-from tuner.hosts.gpu import NvidiaSmiProbe
+from tuner.hosts.gpu import NoGpu, NvidiaSmiProbe
 from tuner.hosts.local import LocalTransport
 from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.route import DirectRoute
@@ -24,7 +24,7 @@ from tuner.load.http import HttpControlClient
 from tuner.model.host import CommandResult
 from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
-from tuner.ports import HostPorts, ServiceManager, Tenancy
+from tuner.ports import GpuProbe, HostPorts, ServiceManager, Tenancy
 from tuner.simulator.host import environment, prepare
 from tuner.wiring.reach import Way, way_to
 
@@ -90,7 +90,7 @@ def _process(spec: ProcessHostSpec) -> HostPorts:
         service=ProcessServiceManager(
             service_dir(spec), {**os.environ, "PATH": _path_with(Path(sys.executable).parent)}
         ),
-        gpu=NvidiaSmiProbe(way.transport, indices=spec.care.gpu_indices),
+        gpu=_gpu(spec, way),
         load=HttpLoadGenerator(),
         control=HttpControlClient,
         clock=SystemClock(),
@@ -124,7 +124,7 @@ def _owned(spec: UnitHostSpec | ProcessHostSpec, way: Way, service: ServiceManag
         name=spec.name,
         address=way.address,
         service=service,
-        gpu=NvidiaSmiProbe(way.transport, indices=spec.care.gpu_indices),
+        gpu=_gpu(spec, way),
         load=HttpLoadGenerator(),
         control=HttpControlClient,
         clock=SystemClock(),
@@ -138,6 +138,10 @@ def _owned(spec: UnitHostSpec | ProcessHostSpec, way: Way, service: ServiceManag
         cleanup=_cleanup(spec),
         wait_s=spec.care.wait_s,
     )
+
+
+def _gpu(spec: UnitHostSpec | ProcessHostSpec, way: Way) -> GpuProbe:
+    return NvidiaSmiProbe(way.transport, indices=spec.care.gpu_indices) if spec.care.uses_gpus else NoGpu()
 
 
 def _cleanup(spec: UnitHostSpec | ProcessHostSpec) -> Callable[[], Awaitable[CommandResult]] | None:

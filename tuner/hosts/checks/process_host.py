@@ -122,6 +122,9 @@ async def _lease_rows(spec: ProcessHostSpec, bench: Bench, state: Row) -> tuple[
 async def _host_rows(spec: ProcessHostSpec, bench: Bench, ours: frozenset[int]) -> tuple[Row, ...]:
     offset = await read_offset(bench.transport, bench.clock)
     folders = tuple(dict.fromkeys((*FOLDERS, str(PurePosixPath(spec.state_dir)))))
+    if not spec.care.uses_gpus:
+        spaces = await read_space(bench.transport, folders)
+        return (disk_row(spaces), ok("nvidia-smi", "not looked at: uses_gpus = false"), clock_row(offset))
     spaces, gpus = await together(read_space(bench.transport, folders), read_gpus(bench.transport))
     owners = await read_owners(bench.transport, {user.pid for user in gpus.users})
     chosen = spec.care.gpu_indices
