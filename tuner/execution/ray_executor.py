@@ -262,6 +262,8 @@ class RayExecutor:
         """
         if host not in self._owned():
             return
+        # Said now: a model takes minutes to load, and the worker's own words come at the end.
+        self._remark(f"host {host}: putting back what was there before, and waiting for its answer")
         try:
             await self._tell(host, "leave")
         except ExecutorFault as fault:

@@ -139,7 +139,6 @@ class Stay:
             return await self._leave(tenancy, proof, remark)
 
     async def _leave(self, tenancy: Tenancy, proof: Proof, remark: Remarks) -> Original:
-        remark("putting back what was there before")
         try:
             if self.settled is not None:
                 await self.settled(remark)

@@ -72,6 +72,7 @@ async def _restore(host: HostSpec, holder: Holder, proof: Proof, observer: RunOb
     try:
         stay = Stay(build_host(host, holder))
         await stay.enter(remark)
+        remark("putting back what was there before")
         original = await stay.leave(proof, remark)
     except TunerError as error:
         return error
