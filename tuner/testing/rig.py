@@ -272,6 +272,10 @@ class Rig:
         (self.root / "etc/hostname").write_text(f"{self.name}\n")
         # What this machine's own shells do first is not part of the test; it would be done for each command.
         (self.root / "root/.bashrc").unlink(missing_ok=True)
+        # Nor is what else this machine starts: a database, a web server.
+        for wanted in (self.root / "etc/systemd/system/multi-user.target.wants").glob("*"):
+            if wanted.name != "ssh.service":
+                wanted.unlink()
         home = self.root / HOME.relative_to("/")
         # The programs are made where they lie now, and told where they will be.
         facts = environment(HOME, speed=self._speed, address=self.address, faults=self._faults)
@@ -282,7 +286,8 @@ class Rig:
         (self.root / "usr/local/bin/nvidia-smi").unlink(missing_ok=True)
         (self.root / "usr/local/bin/nvidia-smi").symlink_to(HOME / "bin/nvidia-smi")
         subprocess.run(
-            ["useradd", "--root", str(self.root), "--create-home", "--shell", "/bin/sh", OPERATOR], check=True
+            ["useradd", "--root", str(self.root), "--create-home", "--shell", "/bin/sh", "--password", "*", OPERATOR],
+            check=True,
         )
 
     def _make_keys(self) -> None:
@@ -304,7 +309,8 @@ class Rig:
                 os.chown(path, status.st_uid if owner is None else owner, status.st_gid if owner is None else owner)
         sshd = self.root / "etc/ssh/sshd_config.d/rig.conf"
         sshd.parent.mkdir(exist_ok=True)
-        sshd.write_text("PermitRootLogin prohibit-password\nUseDNS no\nMaxStartups 100\n")
+        # No PAM: its session module asks logind for each login, which on a loaded machine takes half a minute at times.
+        sshd.write_text("PermitRootLogin prohibit-password\nUseDNS no\nMaxStartups 100\nUsePAM no\n")
         kind, key, _ = host_key.with_suffix(".pub").read_text().split()
         self.known_hosts.write_text(f"{self.address} {kind} {key}\n")
 
