@@ -116,17 +116,25 @@ def test_ctrl_c_twice_restores_the_host_and_does_not_wait_for_its_answer(rig: Ri
 
 
 def test_a_second_study_is_refused_the_host_and_the_first_goes_on(project: HostProject, host: UnitOnHost) -> None:
-    other = project.other("second")
-    other.write_hosts(ssh_host(host.rig))
+    others = {command: project.other(f"to-{command}") for command in ("run", "restore", "doctor")}
+    for other in others.values():
+        other.write_hosts(ssh_host(host.rig))
     with left_as_it_was(host):
         first = measuring(project)
+        # All at the same time, because the first run goes on meanwhile, and ends.
+        asking = {command: other.start(command, "--study", other.name) for command, other in others.items()}
+        said = {command: process.communicate() for command, process in asking.items()}
+        assert first.poll() is None
+        for command, process in asking.items():
+            assert process.returncode == 3, said[command]
         for command in ("run", "restore"):
-            line = other.refused_run(command=command)
+            *prose, line = said[command][1].splitlines()
+            assert line.startswith("tuner: error: ")
+            assert not any("starting Ray" in text for text in prose), prose
             assert f"study {project.name}" in line, line
             assert f"process {first.pid}" in line, line
-        code, rows = other.doctor()
-        assert code == 3
-        assert rows["lease"]["verdict"] == "failed", rows["lease"]
+        assert f"study {project.name}" in said["doctor"][0]
+        assert not any(other.results.exists() for other in others.values())
         _, err = first.communicate()
         assert first.returncode == 0, err
     assert outcomes(project) == ["measured", "measured"]
