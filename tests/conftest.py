@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -13,6 +14,13 @@ from tuner.testing import rig as rigs
 IN_CI = os.environ.get("CI") == "true"
 
 faulthandler.enable()
+
+# A runner that a shell started in the background ignores these, and so would every server that a test starts.
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -117,11 +117,7 @@ class Guard:
                 f"{outage_s:.1f} s since its server was started: that proves nothing; look at the network"
             )
         try:
-            suspects = await self._strangers(await self._host.gpu.look())
-            if suspects:
-                await self._host.clock.sleep(self._limits.settle_s)
-                still = {process.pid for process in await self._strangers(await self._host.gpu.look())}
-                suspects = tuple(process for process in suspects if process.pid in still)
+            suspects = await self._lasting_strangers(await self._host.gpu.look(), wait_s=self._limits.settle_s)
         except HostFault as fault:
             # The death was seen, whatever became of the host since.
             self._remark(f"the GPUs could not be looked at after the server's death: {fault}")
@@ -155,7 +151,7 @@ class Guard:
                 f"host {self._host.name} could not be reached for {outage_s:.1f} s of the measurement: it is void; "
                 "look at the network"
             )
-        suspects = await self._strangers(look)
+        suspects = await self._lasting_strangers(look, wait_s=0.0)
         if suspects and not await self._is_up():
             # Its own processes, which nobody can tell for its own any more: :meth:`accomplice` looks again.
             return
@@ -172,6 +168,18 @@ class Guard:
             )
         seen = [*clocks, *(reading.sm_clock_hz for reading in look.readings if reading.sm_clock_hz is not None)]
         clocks[:] = [min(seen), max(seen)] if seen else []
+
+    async def _lasting_strangers(self, look: GpuLook, *, wait_s: float) -> tuple[GpuProcess, ...]:
+        """Return the foreign processes of a look that are there in another one too, ``wait_s`` later.
+
+        Those of a server that ends just now are still listed, and no longer its members.
+        """
+        suspects = await self._strangers(look)
+        if not suspects:
+            return ()
+        await self._host.clock.sleep(wait_s)
+        still = {process.pid for process in await self._strangers(await self._host.gpu.look())}
+        return tuple(process for process in suspects if process.pid in still)
 
     async def _strangers(self, look: GpuLook) -> tuple[GpuProcess, ...]:
         """Return the foreign processes of a look; the server is asked only about those not known yet."""
