@@ -54,6 +54,7 @@ class Study:
         self.events: list[TrialEvent] = []
         baseline = ENGINE.settings_of(self.base)
         self.optimizer = FakeOptimizer((), baseline=baseline, canonical=ENGINE.canonical)
+        self._gpu = ports.gpu
         self._executor = InlineExecutor({"sim0": ports}, {"sglang": ENGINE})
 
     async def run_next(self, on_event: Callable[[TrialEvent], None] = lambda _event: None) -> None:
@@ -75,6 +76,11 @@ class Study:
             self.events.append(event)
             on_event(event)
         self.optimizer.tell(self.events[-1].result)  # type: ignore[union-attr]  # always TrialFinished
+
+    async def until_cool(self) -> None:
+        """Wait until the hardware slows nothing down any more."""
+        while any(reading.slowed_by for reading in await self._gpu.read()):  # noqa: ASYNC110 - a GPU tells nobody
+            await asyncio.sleep(0.2)
 
     @property
     def remarks(self) -> list[str]:
@@ -116,6 +122,7 @@ def test_a_leg_beside_somebody_else_or_in_the_heat_is_void_and_its_assignment_is
         assert words in first.outcome.error
         assert first.outcome.state is TrialState.MEASURING
         assert queued.assignment == first.assignment
+        await study.until_cool()
         await study.run_next()
         assert isinstance(study.optimizer.rows()[1].outcome, Measured)
 

@@ -36,6 +36,7 @@ class ServiceState:
         exit_status: of the last main process that ended, if it exited.
         exit_signal: of the last main process that ended, if a signal ended it.
         stop_requested: our own stop was recorded before any signal was sent.
+        stopped_by_others: somebody else told the manager to stop it; how it ended may be forgotten.
     """
 
     activity: Activity
@@ -44,6 +45,7 @@ class ServiceState:
     exit_status: int | None
     exit_signal: int | None
     stop_requested: bool
+    stopped_by_others: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -271,14 +271,15 @@ class Attempt:
             state=self._progress.state,
             signals_sent=(signal.SIGTERM,) if state.stop_requested else (),
         )
-        if diagnosis.cause is not Cause.UNKNOWN or not ended.looped:
+        if diagnosis.cause is not Cause.UNKNOWN or not (ended.looped or state.stopped_by_others):
             return diagnosis
-        if state.restarts == 0 and state.activity is not Activity.RESTARTING:
+        if state.stopped_by_others or (state.restarts == 0 and state.activity is not Activity.RESTARTING):
+            deed = "stopped the server" if state.stopped_by_others else "started the server anew"
             return Diagnosis(
                 cause=Cause.OPERATOR_STOP,
                 config_fault=False,
                 evidence=diagnosis.evidence,
-                advice="somebody else started the server anew; nobody may touch it during a trial",
+                advice=f"somebody else {deed}; nobody may touch it during a trial",
             )
         return Diagnosis(
             cause=Cause.CRASH_LOOP,

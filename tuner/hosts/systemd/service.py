@@ -130,7 +130,9 @@ class SystemdServiceManager:
         self._note(run, look)
         activity = look.activity
         # Nothing of ours makes it inactive but a stop, and it was not ours: somebody stopped it.
-        return run.state(Activity.FAILED if activity is Activity.INACTIVE else activity)
+        if activity is Activity.INACTIVE:
+            return replace(run.state(Activity.FAILED), stopped_by_others=True)
+        return run.state(activity)
 
     async def read_log(self, cursor: str | None) -> LogChunk:
         """Return what the processes of the last start wrote to the journal; a cursor of an earlier one begins anew.
