@@ -184,14 +184,14 @@ def story(result: TrialResult) -> tuple[bool, list[str]]:
     acceptance = lone.acceptance_length if lone else None
     rate = None if acceptance is None else (acceptance - 1) / 10
     outcome = result.outcome
-    is_dead = isinstance(outcome, Infeasible) and outcome.diagnosis.cause.value == "oom_serving"
+    is_dead = isinstance(outcome, Infeasible) and outcome.verdict.cause.value == "oom_serving"
     is_fast = single is not None and SINGLE_AT_10[0] <= single <= SINGLE_AT_10[1]
     alone = "not measured" if single is None else f"{single:.0f} tok/s"
     accepted = "not measured" if rate is None else f"{rate:.2f}"
     lines = [f"alone: {alone} (real: 270 to 293), accept rate {accepted} (real: {ACCEPT_RATE_AT_10})"]
     if isinstance(outcome, Infeasible):
-        lines.append(f"then: {outcome.diagnosis.cause.value} at concurrency {outcome.level}")
-        lines.append(f"      {outcome.diagnosis.evidence[0][:110] if outcome.diagnosis.evidence else ''}")
+        lines.append(f"then: {outcome.verdict.cause.value} at concurrency {outcome.level}")
+        lines.append(f"      {outcome.verdict.evidence[0][:110] if outcome.verdict.evidence else ''}")
     else:
         lines.append(f"then: {outcome}")
     return is_dead and is_fast, lines

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 import optuna
-import pytest
 
 from tuner.testing.project import Project
 from tuner.wiring.signals import SAME_SIGNAL_S
@@ -31,9 +30,13 @@ def kinds(project: Project) -> list[str]:
     return [row["outcome"] for row in project.trials()]
 
 
-def counted_assignments(project: Project) -> list[tuple[str, ...]]:
+def assignments(project: Project, outcomes: set[str]) -> list[tuple[str, ...]]:
     names = [name for name in project.trials()[0] if name.startswith(("speculative_", "mem_"))]
-    return [tuple(row[name] for name in names) for row in project.trials() if row["outcome"] in COUNTED]
+    return [tuple(row[name] for name in names) for row in project.trials() if row["outcome"] in outcomes]
+
+
+def counted_assignments(project: Project) -> list[tuple[str, ...]]:
+    return assignments(project, COUNTED)
 
 
 def files_with_the_secret(project: Project) -> list[Path]:
@@ -87,40 +90,38 @@ def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(finished: 
     project.wait_until_no_server()
 
 
-@pytest.mark.parametrize("state", ["cleaning", "loading", "measuring", "soaking"])
-def test_a_killed_run_is_taken_up_again_and_ends_as_an_uninterrupted_one_would(
-    project: Project, finished: Finished, state: str
+def times_entered(project: Project, state: str) -> int:
+    written = project.results.glob("trials/*/events.jsonl")
+    return sum(path.read_text().count(f'"state": "{state}"') for path in written)
+
+
+def test_a_run_that_is_killed_in_every_state_ends_as_an_uninterrupted_one_would(
+    project: Project, finished: Finished
 ) -> None:
-    process = project.start("run", "--study", project.name)
-    project.wait_for_state(state, process, trial=1)
-    process.kill()  # SIGKILL: nothing of the driver can clean up
-    process.communicate()
-    project.wait_until_no_server()
-    assert files_with_the_secret(project) == [], "also where nobody was left to clean up"
+    states = ("done", "cleaning", "loading", "measuring", "soaking")
+    for state in states:
+        before = times_entered(project, state)
+        process = project.start("run", "--study", project.name)
+        while times_entered(project, state) == before:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.kill()  # SIGKILL: nothing of the driver can clean up
+        process.communicate()
+        project.wait_until_no_server()
+        assert files_with_the_secret(project) == [], f"{state}: also where nobody was left to clean up"
 
     done = project.run()
     assert done.returncode == 0, done.stderr
-    assert kinds(project).count("interrupted") == 1
     counted = counted_assignments(project)
     assert counted == counted_assignments(finished[0])
     assert len(set(counted)) == 3, "nothing finished runs twice"
-    cut_off, repeated = project.trials()[1], project.trials()[2]
-    assert cut_off["outcome"] == "interrupted"
-    assert cut_off["speculative_num_steps"] == repeated["speculative_num_steps"]
+    cut_off = assignments(project, {"interrupted"})
+    # The kill after the first trial may have met the beginning of the second.
+    assert len(cut_off) in {len(states) - 1, len(states)}
+    assert set(cut_off) == {counted[1]}, "what was cut off is run again, each time"
     study = optuna.load_study(study_name="tiny", storage=f"sqlite:///{project.results}/study.db")
     assert not study.get_trials(states=(optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING))
     project.wait_until_no_server()
-
-
-def test_a_kill_between_trials_loses_nothing(project: Project) -> None:
-    process = project.start("run", "--study", project.name)
-    project.wait_for_state("done", process, trial=0)
-    process.kill()
-    process.communicate()
-    project.wait_until_no_server()
-    done = project.run()
-    assert done.returncode == 0, done.stderr
-    assert len(counted_assignments(project)) == 3
 
 
 def test_ctrl_c_once_cleans_up_saves_and_exits_with_130(project: Project) -> None:

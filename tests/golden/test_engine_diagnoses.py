@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tuner.engines import engine
-from tuner.model.outcome import Cause, MemoryDirection, TrialState
+from tuner.model.outcome import Cause, Ending, MemoryDirection, TrialState
 from tuner.ports import LogReader
 
 HERE = Path(__file__).parent
@@ -38,10 +38,12 @@ def test_a_log_is_read_as_the_death_it_shows(name: str, case: str, piece: int) -
     reader = read(name, log(name, case), piece)
     assert reader.stage == verdict["stage"]
     found = reader.diagnose(
-        exit_status=verdict.get("status"),
-        exit_signal=verdict.get("signal"),
-        state=TrialState.LOADING,
-        signals_sent=verdict.get("sent", []),
+        Ending(
+            exit_status=verdict.get("status"),
+            exit_signal=verdict.get("signal"),
+            state=TrialState.LOADING,
+            signals_sent=tuple(verdict.get("sent", ())),
+        )
     )
     assert found.cause is Cause(verdict["cause"])
     assert found.config_fault is verdict.get("config_fault")
@@ -85,28 +87,30 @@ def test_what_other_ranks_print_before_the_stage_moved_does_not_hide_the_first_c
     text = log("sglang", "oom_capture")
     noise = "torch.distributed.DistBackendError: NCCL error: remote process exited\n"
     found = read("sglang", text + noise).diagnose(
-        exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=()
+        Ending(exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=())
     )
     assert found.cause is Cause.OOM_GRAPH_CAPTURE
 
 
 def test_a_crash_before_our_stop_stays_the_cause() -> None:
     found = read("sglang", log("sglang", "oom_under_load")).diagnose(
-        exit_status=None, exit_signal=9, state=TrialState.MEASURING, signals_sent=[15]
+        Ending(exit_status=None, exit_signal=9, state=TrialState.MEASURING, signals_sent=(15,))
     )
     assert found.cause is Cause.OOM_SERVING
 
 
 def test_nccl_noise_of_our_own_stop_is_our_own_stop() -> None:
     found = read("sglang", log("sglang", "nccl_at_start")).diagnose(
-        exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=[15]
+        Ending(exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=(15,))
     )
     assert found.cause is Cause.OWN_STOP
 
 
 def test_a_sigterm_that_nobody_here_sent_is_an_operator_s() -> None:
     text = log("sglang", "oom_weights").split("[2026-10-14 02:11:12")[0]  # dies while loading: no handler, no line
-    found = read("sglang", text).diagnose(exit_status=None, exit_signal=15, state=TrialState.LOADING, signals_sent=())
+    found = read("sglang", text).diagnose(
+        Ending(exit_status=None, exit_signal=15, state=TrialState.LOADING, signals_sent=())
+    )
     assert found.cause is Cause.OPERATOR_STOP
 
 
@@ -114,5 +118,5 @@ def test_a_second_start_in_the_same_log_begins_at_the_first_stage() -> None:
     text = log("sglang", "killed_without_a_word")
     again = text + text.split("Load weight end")[0]
     reader = read("sglang", again + "\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB.\n")
-    found = reader.diagnose(exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=())
+    found = reader.diagnose(Ending(exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=()))
     assert found.cause is Cause.OOM_WEIGHTS

@@ -62,7 +62,7 @@ def test_rejected_arguments_are_infeasible_at_once_although_the_unit_restarts_al
     async def scenario(trials: HostTrials) -> None:
         result = await trials.run(more=("--no-such-flag",))
         assert isinstance(result.outcome, Infeasible), result.outcome
-        assert result.outcome.diagnosis.cause is Cause.REJECTED_ARGUMENTS
+        assert result.outcome.verdict.cause is Cause.REJECTED_ARGUMENTS
         assert result.outcome.violation == 4.0
         assert result.attempts == 1
 
@@ -85,9 +85,9 @@ def test_a_server_that_runs_out_of_memory_is_infeasible_with_its_cause(
         trials.workload = replace(trials.workload, ladder=(1, 16), warmup_requests=4)
         result = await trials.run({"speculative_num_steps": steps, "mem_fraction_static": fraction})
         assert isinstance(result.outcome, Infeasible), result.outcome
-        assert result.outcome.diagnosis.cause is cause
-        assert result.outcome.diagnosis.direction is MemoryDirection.FRACTION_TOO_HIGH
-        assert result.outcome.diagnosis.evidence
+        assert result.outcome.verdict.cause is cause
+        assert result.outcome.verdict.direction is MemoryDirection.FRACTION_TOO_HIGH
+        assert result.outcome.verdict.evidence
         assert result.attempts == 1
 
     play(host, scenario)
@@ -109,7 +109,7 @@ def test_a_restart_loop_is_a_crash_and_is_seen_at_its_first_turn(host: UnitOnHos
         result = await trials.run()
         assert isinstance(result.outcome, Infeasible), result.outcome
         # Its later lives may say of what they died: the memory of the one before, or its ranks' noise.
-        assert result.outcome.diagnosis.config_fault is None
+        assert result.outcome.verdict.config_fault is None
         assert result.outcome.state is TrialState.LOADING
         assert result.attempts == 2  # no cause that names the configuration: it was tried once more
 

@@ -70,7 +70,7 @@ def test_a_crash_after_the_journal_was_rotated_is_still_explained(host: UnitOnHo
         trials.workload = replace(trials.workload, level_min_s=15.0, level_max_s=15.0)
         result = await trials.run(when={TrialState.READY: lambda: rotate(host)}, again=True)
         assert isinstance(result.outcome, Infeasible), result.outcome
-        assert result.outcome.diagnosis.cause is Cause.CUDA_FAULT
+        assert result.outcome.verdict.cause is Cause.CUDA_FAULT
         assert result.outcome.state is TrialState.MEASURING
         assert result.attempts == 2  # it may have been the host's fault: two clean deaths
 
@@ -110,8 +110,8 @@ def test_an_operator_at_every_start_is_named_and_no_configuration_is_blamed(
         meddle = {state: lambda: host.rig.run("systemctl", verb, host.unit)}
         result = await trials.run(when=meddle, again=True)
         assert isinstance(result.outcome, Faulted), result.outcome
-        assert result.outcome.diagnosis is not None
-        assert result.outcome.diagnosis.cause is Cause.OPERATOR_STOP
+        assert result.outcome.verdict is not None
+        assert result.outcome.verdict.cause is Cause.OPERATOR_STOP
 
     play(host, scenario)
 

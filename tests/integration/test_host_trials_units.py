@@ -9,12 +9,13 @@ import pytest
 from tuner.hosts.systemd.paths import drop_in_path
 from tuner.model.outcome import Measured
 from tuner.model.outcome import TrialState as State
+from tuner.testing.base_command import sglang_arguments
 from tuner.testing.host_trials import PROGRAM, HostTrials, play
-from tuner.testing.rig import UNIT, Rig, sglang_unit
+from tuner.testing.rig import PORT, UNIT, Rig, sglang_unit
 from tuner.testing.unit_on_host import UnitOnHost
 
 KEY = "sk-planted-7f3a9c"
-ARGUMENTS = tuple(sglang_unit().partition(f"ExecStart={PROGRAM} ")[2].partition("\n")[0].split())
+ARGUMENTS = sglang_arguments(PORT, host="0.0.0.0")
 TRIAL = {"speculative_num_steps": 2}
 
 

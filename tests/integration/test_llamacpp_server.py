@@ -17,7 +17,7 @@ import pytest
 
 from tuner.engines import engine
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
-from tuner.model.outcome import Cause, TrialState
+from tuner.model.outcome import Cause, Ending, TrialState
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
@@ -181,7 +181,7 @@ def test_a_context_that_no_machine_holds_is_the_configuration_s_fault(tmp_path: 
         assert server.process.wait(PATIENCE_S) == 1
     finally:
         server.end()
-    found = server.reader().diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
+    found = server.reader().diagnose(Ending(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=()))
     assert (found.cause, found.config_fault) == (Cause.OOM_KV_POOL, True)
     assert server.log_path.read_text().splitlines()[-1].startswith("llama-server: error: cannot load")
 
@@ -199,7 +199,7 @@ def test_a_stop_is_prompt_although_a_request_is_under_way(tmp_path: Path) -> Non
         server.end()
     assert "received SIGTERM, stopping" in server.log_path.read_text()
     found = server.reader().diagnose(
-        exit_status=0, exit_signal=None, state=TrialState.MEASURING, signals_sent=(signal.SIGTERM,)
+        Ending(exit_status=0, exit_signal=None, state=TrialState.MEASURING, signals_sent=(signal.SIGTERM,))
     )
     assert found.cause is Cause.OWN_STOP
 

@@ -24,18 +24,12 @@ from tuner.model.outcome import Interrupted, Measured, TrialState
 from tuner.model.study import HostSpec, ProcessHostSpec, Reach, SimulatedHostSpec
 from tuner.model.trial import Command, LegProgress, StateEntered, TrialEvent, TrialFinished, TrialRequest
 from tuner.model.workload import Workload
+from tuner.testing.base_command import sglang_arguments
 from tuner.testing.project import processes_of
 from tuner.wiring.host import build_host
 
 HOLDER = Holder(owner="me@here", study="s", directory="/s", machine="m", pid=1, since_s=0.0)
-BASE = Command(
-    argv=(
-        *("sglang", "serve", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--port", "30100", "--tp-size", "4"),
-        *("--attention-backend", "flashinfer", "--page-size", "1", "--max-running-requests", "48"),
-        *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
-        *("--speculative-num-draft-tokens", "4", "--mem-fraction-static", "0.8", "--enable-metrics"),
-    )
-)
+BASE = Command(argv=("sglang", *sglang_arguments(30100)))
 
 
 def request(*, level_s: float = 0.5) -> TrialRequest:

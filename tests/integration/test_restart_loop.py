@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from tuner.runtime.cleaning import HostSession
 from tuner.runtime.trial import Trial
 from tuner.simulator.book import Book
 from tuner.simulator.host import DEFAULT_PROFILE, environment, prepare
+from tuner.testing.base_command import sglang_at
 from tuner.testing.project import processes_of
 from tuner.wiring.holder import holder_of
 from tuner.wiring.host import build_host
@@ -90,21 +90,7 @@ def host(folder: Path, *, faults: Sequence[str] = (), restart_delay_s: float | N
 
 
 def command(steps: int = 3, fraction: float = 0.8, *more: str) -> tuple[Command, Assignment]:
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        port = probe.getsockname()[1]
-    found = Command(
-        argv=(
-            *("sglang", "serve", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--port", str(port), "--tp-size", "4"),
-            *("--attention-backend", "flashinfer", "--page-size", "1", "--max-running-requests", "48"),
-            *("--chunked-prefill-size", "8192", "--speculative-algorithm", "NEXTN"),
-            *("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1"),
-            *("--speculative-num-draft-tokens", str(steps + 1), "--mem-fraction-static", str(fraction)),
-            *("--enable-metrics", "--api-key", KEY, *more),
-        ),
-        # A crash is over at once instead of after SGLang's dumps.
-        env=(("SGLANG_CUDA_COREDUMP_BEFORE_CRASH", "0"), ("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "0")),
-    )
+    found = sglang_at(ADDRESS, "--api-key", KEY, *more, steps=steps, fraction=fraction)
     return found, ENGINE.settings_of(found)
 
 
@@ -127,9 +113,9 @@ def test_a_server_that_its_manager_restarts_for_ever_is_infeasible_and_nothing_i
     outcome = infeasible(result)
     assert (outcome.state, outcome.level, result.attempts) == (TrialState.MEASURING, 1, 2)
     assert outcome.violation == violation(TrialState.MEASURING, level_index=0, levels=2)
-    assert outcome.diagnosis.cause is Cause.CUDA_FAULT, "the cause of the deaths, not that there were several"
+    assert outcome.verdict.cause is Cause.CUDA_FAULT, "the cause of the deaths, not that there were several"
     assert any("starting once more after cleaning" in text for text in said)
-    assert KEY not in "".join((*said, *outcome.diagnosis.evidence, outcome.diagnosis.advice))
+    assert KEY not in "".join((*said, *outcome.verdict.evidence, outcome.verdict.advice))
     assert result.finished_s - result.started_s < 25.0, "a loop is seen at its first turn"
 
 
@@ -143,7 +129,7 @@ def test_a_loop_of_silent_deaths_is_called_what_it_is(tmp_path: Path) -> None:
 
     result = asyncio.run(scenario())
     outcome = infeasible(result)
-    assert outcome.diagnosis.cause is Cause.CRASH_LOOP
+    assert outcome.verdict.cause is Cause.CRASH_LOOP
     assert (outcome.state, outcome.violation, result.attempts) == (TrialState.LOADING, 3.0, 2)
     assert result.legs == ()
 
@@ -158,7 +144,7 @@ def test_deep_speculation_is_fast_alone_and_infeasible_under_load_even_where_it_
 
     result = asyncio.run(scenario())
     outcome = infeasible(result)
-    assert outcome.diagnosis.cause is Cause.OOM_SERVING
+    assert outcome.verdict.cause is Cause.OOM_SERVING
     assert (outcome.state, outcome.level, result.attempts) == (TrialState.MEASURING, 16, 1)
     assert outcome.violation == violation(TrialState.MEASURING, level_index=1, levels=2)
     (lone,) = result.legs
@@ -177,9 +163,9 @@ def test_a_command_line_that_is_rejected_has_the_worst_grade_and_no_second_try(t
 
     result = asyncio.run(scenario())
     outcome = infeasible(result)
-    assert outcome.diagnosis.cause is Cause.REJECTED_ARGUMENTS
+    assert outcome.verdict.cause is Cause.REJECTED_ARGUMENTS
     assert (outcome.violation, result.attempts) == (violation(TrialState.DEPLOYING), 1)
-    assert "--no-such-flag" in "".join(outcome.diagnosis.evidence)
+    assert "--no-such-flag" in "".join(outcome.verdict.evidence)
 
 
 def test_a_fraction_too_low_is_told_with_its_direction_and_what_would_do(tmp_path: Path) -> None:
@@ -192,8 +178,8 @@ def test_a_fraction_too_low_is_told_with_its_direction_and_what_would_do(tmp_pat
 
     result = asyncio.run(scenario())
     outcome = infeasible(result)
-    assert outcome.diagnosis.cause is Cause.KV_POOL_TOO_SMALL
-    assert outcome.diagnosis.direction is MemoryDirection.FRACTION_TOO_LOW
-    assert (outcome.diagnosis.viable_fraction or 0.0) > 0.3
+    assert outcome.verdict.cause is Cause.KV_POOL_TOO_SMALL
+    assert outcome.verdict.direction is MemoryDirection.FRACTION_TOO_LOW
+    assert (outcome.verdict.viable_fraction or 0.0) > 0.3
     assert (outcome.state, outcome.violation) == (TrialState.LOADING, violation(TrialState.LOADING))
     assert result.attempts == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,10 +14,11 @@ from tuner.execution.inline import InlineExecutor
 from tuner.model.lease import Holder
 from tuner.model.outcome import Faulted, Measured, TrialState
 from tuner.model.study import SimulatedHostSpec
-from tuner.model.trial import Command, LegFinished, Remark, TrialEvent, TrialRequest
+from tuner.model.trial import LegFinished, Remark, TrialEvent, TrialRequest
 from tuner.model.workload import Workload
 from tuner.simulator.book import Book
 from tuner.simulator.host import DEFAULT_PROFILE
+from tuner.testing.base_command import sglang_at
 from tuner.testing.fake_optimizer import FakeOptimizer
 from tuner.wiring.host import build_host
 
@@ -50,7 +50,7 @@ class Study:
         holder = Holder(owner="t", study="s", directory=str(folder), machine="m", pid=1, since_s=0.0)
         ports = build_host(spec, holder)
         self.book = Book(self.home)
-        self.base = _command()
+        self.base = sglang_at(ADDRESS)
         self.events: list[TrialEvent] = []
         baseline = ENGINE.settings_of(self.base)
         self.optimizer = FakeOptimizer((), baseline=baseline, canonical=ENGINE.canonical)
@@ -86,21 +86,6 @@ class Study:
     def remarks(self) -> list[str]:
         """What was remarked in the last trial."""
         return [event.text for event in self.events if isinstance(event, Remark)]
-
-
-def _command() -> Command:
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        port = probe.getsockname()[1]
-    return Command(
-        argv=(
-            *("sglang", "serve", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--port", str(port), "--tp-size", "4"),
-            *("--attention-backend", "flashinfer", "--page-size", "1", "--max-running-requests", "48"),
-            *("--chunked-prefill-size", "8192", "--speculative-algorithm", "NEXTN", "--mem-fraction-static", "0.8"),
-            *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
-        ),
-        env=(("SGLANG_CUDA_COREDUMP_BEFORE_CRASH", "0"), ("SGLANG_PYSPY_DUMP_BEFORE_CRASH", "0")),
-    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from tuner.cli import main
 from tuner.config.overrides import Overrides
 from tuner.errors import PreflightError, RestoreFailed
-from tuner.model.finding import Finding, Verdict
+from tuner.model.finding import Finding, RowVerdict
 from tuner.model.study import HostSpec, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.ports import RunObserver
@@ -162,15 +162,15 @@ def test_only_a_run_takes_over_what_a_killed_run_left(
         assert (seen.heir.holder.study, seen.heir.holder.directory) == ("tiny", str(root / "studies" / "tiny"))
 
 
-def finding(verdict: Verdict) -> Finding:
+def finding(verdict: RowVerdict) -> Finding:
     return Finding(host="gpu01", check="permissions", verdict=verdict, detail="seen", lines=("ops ALL=(root) x",))
 
 
 @pytest.mark.parametrize(
-    ("verdict", "code"), [(Verdict.OK, 0), (Verdict.WARNING, 0), (Verdict.UNKNOWN, 0), (Verdict.FAILED, 3)]
+    ("verdict", "code"), [(RowVerdict.OK, 0), (RowVerdict.WARNING, 0), (RowVerdict.UNKNOWN, 0), (RowVerdict.FAILED, 3)]
 )
 def test_doctor_ends_with_3_when_a_row_failed(
-    verdict: Verdict, code: int, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
+    verdict: RowVerdict, code: int, root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[tuple[object, ...]] = []
 
@@ -188,7 +188,7 @@ def test_doctor_ends_with_3_when_a_row_failed(
 
 
 def test_doctor_hands_its_findings_to_programs(root: Path, wired: Wired, capsys: pytest.CaptureFixture[str]) -> None:
-    wired("doctor", "examine", lambda *_: (finding(Verdict.FAILED),))
+    wired("doctor", "examine", lambda *_: (finding(RowVerdict.FAILED),))
     assert main(["doctor", "tiny", "--root", str(root), "--format", "json"]) == 3
     assert json.loads(capsys.readouterr().out)[0]["verdict"] == "failed"
 

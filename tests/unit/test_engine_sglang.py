@@ -12,7 +12,7 @@ from tuner.config.space_file import read_space
 from tuner.engines import engine
 from tuner.errors import AssignmentRejected, UsageError
 from tuner.model.http import HttpReply
-from tuner.model.outcome import Cause, TrialState
+from tuner.model.outcome import Cause, Ending, TrialState
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command
@@ -238,7 +238,7 @@ def test_the_names_of_flags_in_the_line_of_settings_are_no_cause() -> None:
     reader = SGLANG.log_reader()
     reader.feed("[2026-11-30 12:00:00] server_args={'mamba_track_interval': 256, 'enable_nccl_nvls': False}\n")
     reader.feed("[2026-11-30 12:00:09 TP0] Load weight begin. avail mem=44.0 GB\n")
-    verdict = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
+    verdict = reader.diagnose(Ending(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=()))
     assert verdict.cause is Cause.UNKNOWN
 
 
@@ -247,7 +247,7 @@ def test_fewer_gpus_than_the_command_asks_for_is_the_hosts_and_not_a_kernels_fau
     reader.feed("[2026-11-30 12:00:00] server_args={'tp_size': 4}\n")
     reader.feed("[2026-11-30 12:00:02 TP1] Scheduler hit an exception: Traceback (most recent call last):\n")
     reader.feed("torch.AcceleratorError: CUDA error: invalid device ordinal\n")
-    verdict = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.DEPLOYING, signals_sent=())
+    verdict = reader.diagnose(Ending(exit_status=1, exit_signal=None, state=TrialState.DEPLOYING, signals_sent=()))
     assert verdict.cause is Cause.DEPENDENCY_MISMATCH
     assert verdict.config_fault is False
     assert "--tp-size" in verdict.advice
@@ -260,6 +260,6 @@ def test_memory_that_a_second_life_lacks_proves_nothing_against_the_configuratio
         reader.feed("[2026-11-30 12:00:00] server_args={'tp_size': 4}\n")
     reader.feed("[2026-11-30 12:00:02 TP1] Scheduler hit an exception: Traceback (most recent call last):\n")
     reader.feed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total\n")
-    diagnosis = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
-    assert diagnosis.cause is Cause.OOM_WEIGHTS
-    assert diagnosis.config_fault is (True if lives == 1 else None)
+    verdict = reader.diagnose(Ending(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=()))
+    assert verdict.cause is Cause.OOM_WEIGHTS
+    assert verdict.config_fault is (True if lives == 1 else None)

@@ -10,11 +10,11 @@ from tuner.hosts.checks.needs import commands, lines
 from tuner.hosts.checks.port import Listener, meets, parse_proc, parse_ss, port_row
 from tuner.hosts.checks.processes import Owner, parse_owners
 from tuner.hosts.checks.rights import Rights, Rule, decide, parse_rules, rights_row
-from tuner.model.finding import Verdict
+from tuner.model.finding import RowVerdict
 from tuner.model.host import CommandResult
 from tuner.model.lease import LeaseTerms
 
-OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
+OK, WARNING, FAILED = RowVerdict.OK, RowVerdict.WARNING, RowVerdict.FAILED
 GIB = 1 << 30
 UNIT = "sglang.service"
 
@@ -88,7 +88,7 @@ def test_persistence_is_known_only_where_it_is_said() -> None:
     ],
 )
 def test_gpus_that_cannot_be_watched_are_found_out(
-    found: Gpus, indices: tuple[int, ...], verdict: Verdict, *, needed: bool
+    found: Gpus, indices: tuple[int, ...], verdict: RowVerdict, *, needed: bool
 ) -> None:
     row = gpus_row(found, indices, needed=needed)
     assert row.verdict is verdict
@@ -178,7 +178,7 @@ def test_two_servers_collide_where_their_addresses_meet(address: str, listen: st
     ],
 )
 def test_a_port_is_the_units_own_or_somebody_elses(
-    listener: Listener, verdict: Verdict, part: str, *, running: bool
+    listener: Listener, verdict: RowVerdict, part: str, *, running: bool
 ) -> None:
     owners = {7: owner(7), 8: owner(8, "nginx.service")}
     row = port_row(30000, (listener,), owners, UNIT, running=running)
@@ -293,7 +293,7 @@ def machine(uid: int) -> Machine:
     ],
 )
 def test_missing_rights_come_with_the_lines_that_give_them(
-    uid: int, rights: Rights | None, verdict: Verdict, *, sudo: bool
+    uid: int, rights: Rights | None, verdict: RowVerdict, *, sudo: bool
 ) -> None:
     wanted = lines("ops", (START,), {"systemctl": "/bin/systemctl"})
     assert wanted == ("ops ALL=(root) NOPASSWD: /bin/systemctl start sglang.service",)

@@ -18,11 +18,11 @@ from tuner.hosts.checks.machine import Machine, parse_machine, systemd_row, tool
 from tuner.hosts.checks.process_host import program_row, state_row
 from tuner.hosts.checks.row import gib, one_line
 from tuner.hosts.systemd.holding import Seen, write_holder
-from tuner.model.finding import Verdict
+from tuner.model.finding import RowVerdict
 from tuner.model.lease import Holder
 from tuner.model.study import Reach, SshLogin
 
-OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.UNKNOWN
+OK, WARNING, FAILED, UNKNOWN = RowVerdict.OK, RowVerdict.WARNING, RowVerdict.FAILED, RowVerdict.UNKNOWN
 MIB, GIB = 1 << 20, 1 << 30
 
 
@@ -102,7 +102,7 @@ def test_missing_tools_are_named() -> None:
 LOGIN = SshLogin(host="gpu01", user="ops")
 
 
-def verdicts(rows: tuple[object, ...]) -> dict[str, Verdict]:
+def verdicts(rows: tuple[object, ...]) -> dict[str, RowVerdict]:
     return {row.check: row.verdict for row in rows}  # type: ignore[attr-defined]
 
 
@@ -115,7 +115,7 @@ def verdicts(rows: tuple[object, ...]) -> dict[str, Verdict]:
     ],
 )
 def test_the_row_that_fails_is_the_one_that_is_at_fault(
-    error: TransportFault, expected: tuple[Verdict, Verdict, Verdict]
+    error: TransportFault, expected: tuple[RowVerdict, RowVerdict, RowVerdict]
 ) -> None:
     rows = refused_rows(LOGIN, error)
     assert verdicts(rows) == dict(zip(("reachable", "host key", "login"), expected, strict=True))
@@ -157,7 +157,7 @@ def test_no_time_is_no_offset() -> None:
     ("ahead_s", "error_s", "verdict"),
     [(1.9, 0.0, OK), (-1.9, 0.0, OK), (2.5, 0.1, WARNING), (-90.0, 0.5, WARNING), (2.2, 0.5, OK)],
 )
-def test_more_than_two_seconds_beyond_doubt_is_a_warning(ahead_s: float, error_s: float, verdict: Verdict) -> None:
+def test_more_than_two_seconds_beyond_doubt_is_a_warning(ahead_s: float, error_s: float, verdict: RowVerdict) -> None:
     row = clock_row(ClockOffset(ahead_s=ahead_s, error_s=error_s))
     assert row.verdict is verdict
     assert ("behind" if ahead_s < 0 else "ahead") in row.detail
@@ -190,14 +190,14 @@ def test_free_space_is_read_with_its_mount_options() -> None:
         (space(folder="/tmp"), FAILED),
     ],
 )
-def test_run_takes_a_drop_in_or_says_why_not(found: Space, verdict: Verdict) -> None:
+def test_run_takes_a_drop_in_or_says_why_not(found: Space, verdict: RowVerdict) -> None:
     row = run_row((found,))
     assert row.verdict is verdict
     assert bool(row.remedy) == (verdict is not OK)
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(2 * GIB, OK), (300 * MIB, WARNING), (MIB, FAILED)])
-def test_the_engine_needs_room_to_start(free: int, verdict: Verdict) -> None:
+def test_the_engine_needs_room_to_start(free: int, verdict: RowVerdict) -> None:
     assert disk_row((space("/"), space("/dev/shm", free))).verdict is verdict
 
 
@@ -231,7 +231,7 @@ def test_a_detail_stays_one_line_of_a_table() -> None:
         ("journalctl yes\nsaid No journal files were found.\n", False, FAILED),
     ],
 )
-def test_a_journal_is_readable_or_says_what_to_do(text: str, verdict: Verdict, *, through_sudo: bool) -> None:
+def test_a_journal_is_readable_or_says_what_to_do(text: str, verdict: RowVerdict, *, through_sudo: bool) -> None:
     row = journal_row(parse_journal(text), "ops", through_sudo=through_sudo)
     assert row.verdict is verdict
     assert bool(row.remedy) == (verdict is not OK)
@@ -279,7 +279,7 @@ def test_the_address_a_server_listens_on_is_read_from_its_command(argv: tuple[st
     ],
 )
 def test_a_server_that_the_load_cannot_reach_is_found_out(
-    listen: str, reach: Reach, host: str, verdict: Verdict
+    listen: str, reach: Reach, host: str, verdict: RowVerdict
 ) -> None:
     row = address_row(listen, reach, host)
     assert row.verdict is verdict
@@ -362,7 +362,7 @@ def test_a_lease_that_cannot_be_read_is_no_free_host() -> None:
 
 
 @pytest.mark.parametrize(("answer", "verdict"), [("yes", OK), ("no", FAILED), ("file", FAILED), ("", FAILED)])
-def test_a_state_dir_can_be_written_or_another_is_asked_for(answer: str, verdict: Verdict) -> None:
+def test_a_state_dir_can_be_written_or_another_is_asked_for(answer: str, verdict: RowVerdict) -> None:
     assert state_row("/srv/tuner", answer, "/srv", "ops").verdict is verdict
 
 

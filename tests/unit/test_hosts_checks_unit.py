@@ -10,11 +10,11 @@ from tuner.engines.versions import judge, release
 from tuner.hosts.checks.command import command_row, refused_row
 from tuner.hosts.checks.route import RouteReading, Server, needed_chunks_per_s, read_reply, route_row, silent_row
 from tuner.hosts.checks.unit import UnitView, effects_row, kind_row, nearest, parse_view, unit_row
-from tuner.model.finding import Verdict
+from tuner.model.finding import RowVerdict
 from tuner.model.space import Assignment
 from tuner.model.trial import Command
 
-OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
+OK, WARNING, FAILED = RowVerdict.OK, RowVerdict.WARNING, RowVerdict.FAILED
 UNIT = "sglang-qwen.service"
 LOADED = {
     "LoadState": "loaded",
@@ -54,7 +54,7 @@ def test_properties_are_read_and_start_lines_counted() -> None:
         ({"ActiveState": "activating", "SubState": "auto-restart"}, WARNING, "crashes"),
     ],
 )
-def test_a_unit_is_usable_or_says_what_to_do(changes: dict[str, str], verdict: Verdict, part: str) -> None:
+def test_a_unit_is_usable_or_says_what_to_do(changes: dict[str, str], verdict: RowVerdict, part: str) -> None:
     row = unit_row(UNIT, view(changes))
     assert row.verdict is verdict
     assert part in row.detail
@@ -109,7 +109,7 @@ def test_a_plain_unit_is_of_the_right_kind() -> None:
         ({"FailureAction": "reboot", "SuccessAction": "none"}, OK, "FailureAction=reboot"),
     ],
 )
-def test_what_a_crashing_trial_would_set_off_is_told(changes: dict[str, str], verdict: Verdict, part: str) -> None:
+def test_what_a_crashing_trial_would_set_off_is_told(changes: dict[str, str], verdict: RowVerdict, part: str) -> None:
     row = effects_row(view(changes))
     assert row.verdict is verdict
     assert part in row.detail
@@ -199,7 +199,7 @@ WIDE, NARROW = 50e6, 0.5e6  # bytes a second; 3200 chunks/s want 1.1 MB/s
         (RouteReading(problem="refused"), WARNING, "refused"),
     ],
 )
-def test_a_route_that_is_too_narrow_is_told_in_numbers(reading: RouteReading, verdict: Verdict, part: str) -> None:
+def test_a_route_that_is_too_narrow_is_told_in_numbers(reading: RouteReading, verdict: RowVerdict, part: str) -> None:
     row = route_row(reading, (1, 64), "ssh -L")
     assert row.verdict is verdict
     assert part in row.detail
@@ -218,7 +218,7 @@ def test_a_way_that_does_not_lead_to_a_port_that_is_listened_on_forbids_a_run(is
 
 
 @pytest.mark.parametrize(("bytes_per_s", "verdict"), [(WIDE, OK), (NARROW, WARNING), (None, OK)])
-def test_a_route_to_no_server_says_what_was_not_measured(bytes_per_s: float | None, verdict: Verdict) -> None:
+def test_a_route_to_no_server_says_what_was_not_measured(bytes_per_s: float | None, verdict: RowVerdict) -> None:
     row = silent_row(0.012, RouteReading(bytes_per_s=bytes_per_s), (1, 64), "ssh -L")
     assert row.verdict is verdict
     assert "12 ms" in row.detail

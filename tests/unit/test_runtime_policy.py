@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.model.outcome import Cause, Diagnosis, Faulted, Infeasible, TrialState, violation
+from tuner.model.outcome import Cause, Faulted, Infeasible, TrialState, Verdict, violation
 from tuner.runtime.policy import NEVER_THE_CONFIGURATION, Death, RetryAfterCleaning, next_step
 
 
 def death(cause: Cause, state: TrialState, *, config_fault: bool | None = None, level: int | None = None) -> Death:
     return Death(
-        diagnosis=Diagnosis(cause=cause, config_fault=config_fault),
+        verdict=Verdict(cause=cause, config_fault=config_fault),
         state=state,
         level=level,
         level_index=None if level is None else (1, 4, 16).index(level),
@@ -56,7 +56,7 @@ def test_a_flaky_start_followed_by_a_death_of_the_configuration_is_infeasible() 
     oom = death(Cause.OOM_GRAPH_CAPTURE, TrialState.LOADING, config_fault=True)
     step = next_step([flake, oom])
     assert isinstance(step, Infeasible)
-    assert step.diagnosis.cause is Cause.OOM_GRAPH_CAPTURE
+    assert step.verdict.cause is Cause.OOM_GRAPH_CAPTURE
 
 
 def test_rejected_arguments_are_graded_worst_wherever_they_are_noticed() -> None:

@@ -137,7 +137,7 @@ def test_an_unknown_death_is_tried_again_on_a_clean_host_before_the_verdict() ->
     host = FakeHost(ENGINE, dying(TrialState.LOADING))
     result, events = run(host)
     assert isinstance(result.outcome, Infeasible)
-    assert result.outcome.diagnosis.cause is Cause.UNKNOWN
+    assert result.outcome.verdict.cause is Cause.UNKNOWN
     assert result.attempts == 2
     assert states(events).count((TrialState.CLEANING, None)) == 2
 
@@ -190,7 +190,7 @@ def test_a_death_under_load_is_graded_by_the_level_it_reached() -> None:
 def test_a_crash_loop_is_a_crash_although_it_answers_in_between() -> None:
     looping = Start(death=Death(at=TrialState.MEASURING, level=4, after_s=0.5, exit_signal=9), restart_s=0.1)
     outcome = outcome_of(looping)
-    assert outcome.diagnosis.cause is Cause.CRASH_LOOP
+    assert outcome.verdict.cause is Cause.CRASH_LOOP
 
 
 @pytest.mark.parametrize("state", [TrialState.LOADING, TrialState.MEASURING])
@@ -206,8 +206,8 @@ def test_a_server_that_somebody_starts_anew_again_and_again_is_no_crash_loop(sta
 
     outcome = asyncio.run(main()).outcome
     assert isinstance(outcome, Faulted)
-    assert outcome.diagnosis is not None
-    assert outcome.diagnosis.cause is Cause.OPERATOR_STOP
+    assert outcome.verdict is not None
+    assert outcome.verdict.cause is Cause.OPERATOR_STOP
 
 
 def test_an_old_server_that_answers_health_proves_nothing() -> None:
@@ -220,13 +220,13 @@ def test_an_old_server_that_answers_health_proves_nothing() -> None:
 
 def test_a_server_that_runs_other_settings_than_asked_is_not_measured() -> None:
     outcome = outcome_of(Start(lies={"draft": 1}))
-    assert outcome.diagnosis.cause is Cause.CONFIGURATION_MISMATCH
-    assert outcome.diagnosis.evidence == ("draft=1 runs, draft=3 was asked",)
+    assert outcome.verdict.cause is Cause.CONFIGURATION_MISMATCH
+    assert outcome.verdict.evidence == ("draft=1 runs, draft=3 was asked",)
 
 
 def test_failed_requests_void_the_leg_even_when_the_server_lives() -> None:
     outcome = outcome_of(Start(failed_requests={16: 3}))
-    assert outcome.diagnosis.cause is Cause.FAILED_REQUESTS
+    assert outcome.verdict.cause is Cause.FAILED_REQUESTS
     assert (outcome.state, outcome.level) == (TrialState.MEASURING, 16)
 
 
@@ -237,7 +237,7 @@ def test_a_server_that_is_healthy_but_does_not_generate_is_never_ready() -> None
 
 def test_a_server_that_never_becomes_ready_times_out() -> None:
     outcome = outcome_of(Start(ready_s=None))
-    assert outcome.diagnosis.cause is Cause.START_TIMEOUT
+    assert outcome.verdict.cause is Cause.START_TIMEOUT
 
 
 def test_a_foreign_process_on_the_host_is_never_killed_and_faults_the_trial() -> None:
@@ -339,7 +339,7 @@ def test_the_cause_is_found_at_the_end_of_a_log_of_any_length() -> None:
     flood = "x" * 1023 + "\n"
     log = flood * 60_000 + "fake: fatal: configuration\n"
     outcome = outcome_of(Start(log=((0.1, STAGE),), death=Death(at=TrialState.LOADING, exit_status=1, log=log)))
-    assert outcome.diagnosis.cause is Cause.OOM_SERVING
+    assert outcome.verdict.cause is Cause.OOM_SERVING
 
 
 def test_memory_that_a_killed_server_still_holds_is_not_taken_for_the_hosts_own() -> None:
@@ -362,7 +362,7 @@ def test_the_requests_of_the_warm_up_are_kept_and_marked() -> None:
 def test_a_verdict_holds_no_secret() -> None:
     log = "fake: fatal: configuration s3cret-key\n"
     outcome = outcome_of(Start(death=Death(at=TrialState.LOADING, exit_status=1, log=log)))
-    assert outcome.diagnosis.evidence == ("fake: fatal: configuration ***",)
+    assert outcome.verdict.evidence == ("fake: fatal: configuration ***",)
 
 
 def test_a_secret_is_found_in_a_log_without_line_ends_wherever_it_is_cut() -> None:

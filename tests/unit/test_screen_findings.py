@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from tuner.model.finding import Finding, Verdict
+from tuner.model.finding import Finding, RowVerdict
 from tuner.screen.findings import findings_json, findings_lines, is_ready, summary_lines
 
 SUDOERS = (
@@ -16,17 +16,17 @@ SUDOERS = (
     "ops ALL=(root) NOPASSWD: /usr/bin/systemctl start --no-block sglang-qwen.service, /usr/bin/tee /run/x",
 )
 FINDINGS = (
-    Finding(host="gpu01", check="reachable", verdict=Verdict.OK, detail="ops@gpu01:22 in 12 ms"),
+    Finding(host="gpu01", check="reachable", verdict=RowVerdict.OK, detail="ops@gpu01:22 in 12 ms"),
     Finding(
         host="gpu01",
         check="permissions",
-        verdict=Verdict.FAILED,
+        verdict=RowVerdict.FAILED,
         detail="2 of 9 commands may not be run as root",
         remedy="add these lines to /etc/sudoers.d/tuner with visudo -f",
         lines=SUDOERS,
     ),
-    Finding(host="gpu01", check="journal", verdict=Verdict.UNKNOWN, detail="not looked at: permissions"),
-    Finding(host="gpu02", check="clock", verdict=Verdict.WARNING, detail="3 s behind", remedy="set it: timedatectl"),
+    Finding(host="gpu01", check="journal", verdict=RowVerdict.UNKNOWN, detail="not looked at: permissions"),
+    Finding(host="gpu02", check="clock", verdict=RowVerdict.WARNING, detail="3 s behind", remedy="set it: timedatectl"),
 )
 
 
@@ -80,7 +80,7 @@ def test_only_the_verdict_is_coloured() -> None:
 
 def test_a_host_cannot_steer_the_terminal() -> None:
     finding = Finding(
-        host="g\x1b[2J", check="unit", verdict=Verdict.FAILED, detail="a\nb\x9b31m", remedy="c\rd", lines=("e\x07",)
+        host="g\x1b[2J", check="unit", verdict=RowVerdict.FAILED, detail="a\nb\x9b31m", remedy="c\rd", lines=("e\x07",)
     )
     text = "\n".join(line.plain for line in findings_lines([finding], width=None))
     assert "\x1b" not in text
@@ -113,10 +113,10 @@ def test_a_program_gets_every_field_as_it_is() -> None:
 
 def test_what_was_not_looked_at_for_one_reason_is_one_row_for_a_reader_and_all_rows_for_a_program() -> None:
     unseen = [
-        Finding(host="gpu01", check=check, verdict=Verdict.UNKNOWN, detail="not looked at: no login")
+        Finding(host="gpu01", check=check, verdict=RowVerdict.UNKNOWN, detail="not looked at: no login")
         for check in ("systemd", "unit", "journal")
     ]
-    other = Finding(host="gpu02", check="unit", verdict=Verdict.UNKNOWN, detail="not looked at: no login")
+    other = Finding(host="gpu02", check="unit", verdict=RowVerdict.UNKNOWN, detail="not looked at: no login")
     lines = [line.plain for line in findings_lines([FINDINGS[0], *unseen, other], width=None)]
     assert lines[2:] == [
         "  unknown  3 checks   not looked at: no login (systemd, unit, journal)",

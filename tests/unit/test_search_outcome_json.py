@@ -1,11 +1,11 @@
 import json
+from itertools import cycle
 
 import pytest
 
 from tuner.model.metric import Estimate
 from tuner.model.outcome import (
     Cause,
-    Diagnosis,
     Faulted,
     Infeasible,
     Interrupted,
@@ -13,17 +13,25 @@ from tuner.model.outcome import (
     MemoryDirection,
     Outcome,
     TrialState,
+    Verdict,
 )
 from tuner.search.constraints import constraint_of
 from tuner.search.outcome_json import decode_outcome, encode_outcome
 
 DIAGNOSES = [
-    Diagnosis(cause=cause, config_fault=fault, direction=direction, viable_fraction=fraction, evidence=("a", "b"))
+    Verdict(
+        cause=cause,
+        config_fault=fault,
+        stage="pool",
+        direction=direction,
+        viable_fraction=fraction,
+        evidence=("a", "b"),
+    )
     for cause, fault, direction, fraction in zip(
         Cause,
-        [True, False, None] * 8,
-        [*MemoryDirection, None] * 6,
-        [0.8, None] * 12,
+        cycle([True, False, None]),
+        cycle([*MemoryDirection, None]),
+        cycle([0.8, None]),
         strict=False,
     )
 ]
@@ -33,10 +41,10 @@ OUTCOMES: list[Outcome] = [
         aggregate_throughput=Estimate(value=0.0, low=0.0, high=1.0, samples=40),
         peak_concurrency=64,
     ),
-    *(Infeasible(diagnosis=d, state=TrialState.MEASURING, level=16, violation=1.25) for d in DIAGNOSES),
-    *(Infeasible(diagnosis=DIAGNOSES[0], state=state, level=None, violation=3.0) for state in TrialState),
+    *(Infeasible(verdict=d, state=TrialState.MEASURING, level=16, violation=1.25) for d in DIAGNOSES),
+    *(Infeasible(verdict=DIAGNOSES[0], state=state, level=None, violation=3.0) for state in TrialState),
     Faulted(error="gpu01: away; look", state=TrialState.CLEANING),
-    Faulted(error="gpu01: away; look", state=TrialState.LOADING, diagnosis=DIAGNOSES[3]),
+    Faulted(error="gpu01: away; look", state=TrialState.LOADING, verdict=DIAGNOSES[3]),
     Interrupted(state=TrialState.SOAKING),
 ]
 
@@ -47,7 +55,7 @@ def test_every_outcome_comes_back_from_json_as_it_was(outcome: Outcome) -> None:
 
 
 def test_all_causes_are_covered() -> None:
-    assert {diagnosis.cause for diagnosis in DIAGNOSES} == set(Cause)
+    assert {verdict.cause for verdict in DIAGNOSES} == set(Cause)
 
 
 def test_an_outcome_of_another_version_is_refused() -> None:
@@ -63,4 +71,4 @@ def test_only_counted_outcomes_have_a_constraint() -> None:
 @pytest.mark.parametrize("violation", [0.0, -1.0, float("nan")])
 def test_an_infeasible_outcome_that_would_pass_as_feasible_is_refused(violation: float) -> None:
     with pytest.raises(ValueError, match="above 0"):
-        constraint_of(Infeasible(diagnosis=DIAGNOSES[0], state=TrialState.LOADING, level=None, violation=violation))
+        constraint_of(Infeasible(verdict=DIAGNOSES[0], state=TrialState.LOADING, level=None, violation=violation))

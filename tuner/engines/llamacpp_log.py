@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.engines.log_lines import LastLines, LineCutter, shorten
 from tuner.engines.secrets import scrub
-from tuner.model.outcome import Cause, Diagnosis, TrialState
+from tuner.model.outcome import Cause, Ending, Verdict
 
 _STAGES = (
     ("args=", "args"),
@@ -119,27 +118,20 @@ class LlamaCppLogReader:
         """The cause seen so far names the configuration."""
         return self._cause is not None and self._cause[0].config_fault is True
 
-    def diagnose(
-        self,
-        *,
-        exit_status: int | None,
-        exit_signal: int | None,
-        state: TrialState,  # noqa: ARG002 - the log's own stage is the finer one
-        signals_sent: Sequence[int],
-    ) -> Diagnosis:
+    def diagnose(self, ending: Ending) -> Verdict:
         """Name the first cause in the log; a signal that nobody here sent comes last."""
         self._read(self._cutter.rest())
-        if signals_sent and not self.is_configuration_fault:
+        if ending.signals_sent and not self.is_configuration_fault:
             return self._verdict(Cause.OWN_STOP, False, "we stopped it")
         if self._cause is not None:
             rule, line = self._cause
             lines = tuple(dict.fromkeys(shorten(scrub(text)) for text in (line, self._given_up) if text))
-            return Diagnosis(cause=rule.cause, config_fault=rule.config_fault, evidence=lines, advice=rule.advice)
-        if exit_signal == signal.SIGTERM:
+            return Verdict(cause=rule.cause, config_fault=rule.config_fault, evidence=lines, advice=rule.advice)
+        if ending.exit_signal == signal.SIGTERM:
             return self._verdict(Cause.OPERATOR_STOP, False, "someone else sent SIGTERM")
-        if exit_signal in _OWN_FAULTS:
-            return self._verdict(Cause.ENGINE_BUG, None, f"llama.cpp crashed with signal {exit_signal}")
-        ended = f"signal {exit_signal}" if exit_signal is not None else f"status {exit_status}"
+        if ending.exit_signal in _OWN_FAULTS:
+            return self._verdict(Cause.ENGINE_BUG, None, f"llama.cpp crashed with signal {ending.exit_signal}")
+        ended = f"signal {ending.exit_signal}" if ending.exit_signal is not None else f"status {ending.exit_status}"
         advice = f"it ended with {ended} at stage {self._stage or 'start'} and no known line says why"
         return self._verdict(Cause.UNKNOWN, None, advice)
 
@@ -157,6 +149,6 @@ class LlamaCppLogReader:
             if not self._given_up and _GIVEN_UP.search(line):
                 self._given_up = line
 
-    def _verdict(self, cause: Cause, config_fault: bool | None, advice: str) -> Diagnosis:
+    def _verdict(self, cause: Cause, config_fault: bool | None, advice: str) -> Verdict:
         evidence = tuple(shorten(scrub(line)) for line in self._last.get())
-        return Diagnosis(cause=cause, config_fault=config_fault, evidence=evidence, advice=advice)
+        return Verdict(cause=cause, config_fault=config_fault, evidence=evidence, advice=advice)

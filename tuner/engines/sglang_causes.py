@@ -24,7 +24,7 @@ class Rule:
     Attributes:
         tokens: texts of which one must be in the line, lower case.
         cause: UNKNOWN for a CUDA out-of-memory, which the stage turns into a cause.
-        config_fault: as in :class:`tuner.model.outcome.Diagnosis`.
+        config_fault: as in :class:`tuner.model.outcome.Verdict`.
         direction: for memory causes.
         decisive: true wherever the line stands, also outside an exception.
         fatal: the server cannot live after it.

@@ -7,7 +7,6 @@ parent's death by signal 9 explains nothing, it kills itself after every crash.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from signal import SIGTERM as SIGTERM_NUMBER
 
@@ -15,7 +14,7 @@ from tuner.engines import sglang_causes as causes
 from tuner.engines.log_lines import LastLines, LineCutter, shorten
 from tuner.engines.secrets import scrub
 from tuner.engines.sglang_causes import Rule
-from tuner.model.outcome import Cause, Diagnosis, MemoryDirection, TrialState
+from tuner.model.outcome import Cause, Ending, MemoryDirection, Verdict
 
 _PREFIX = re.compile(r"^(?:\[\d{4}-\d\d-\d\d[^\]]*\] ?|\[rank\d+\]:\s?)+")
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Exit)\b(?=:|$)|^Exception(?=:|$)")
@@ -98,25 +97,18 @@ class SglangLogReader:
         """The cause seen so far names the configuration."""
         return self._sure is not None and self._sure.rule.config_fault is True and not self._unbalanced
 
-    def diagnose(
-        self,
-        *,
-        exit_status: int | None,
-        exit_signal: int | None,
-        state: TrialState,  # noqa: ARG002 - the log's own stage is the finer one
-        signals_sent: Sequence[int],
-    ) -> Diagnosis:
+    def diagnose(self, ending: Ending) -> Verdict:
         """Name the earliest cause; stops come before causes that a stop itself can bring about."""
         self._read(self._cutter.rest())
         finding = self._sure
         is_certain = finding is not None and finding.rule.config_fault is True
-        if not is_certain and signals_sent:
+        if not is_certain and ending.signals_sent:
             return self._stopped(Cause.OWN_STOP, "we stopped it")
-        if finding is None and (self._terminated or exit_signal == SIGTERM_NUMBER):
+        if finding is None and (self._terminated or ending.exit_signal == SIGTERM_NUMBER):
             return self._stopped(Cause.OPERATOR_STOP, "someone else sent SIGTERM; nobody may touch a unit under trial")
-        finding = finding or (self._hint if self.fatal or exit_status or exit_signal else None)
+        finding = finding or (self._hint if self.fatal or ending.exit_status or ending.exit_signal else None)
         if finding is None:
-            return self._unknown(exit_status, exit_signal)
+            return self._unknown(ending.exit_status, ending.exit_signal)
         return self._explain(finding)
 
     # ------------------------------------------------------------------ reading
@@ -233,13 +225,13 @@ class SglangLogReader:
 
     # ------------------------------------------------------------------ verdicts
 
-    def _explain(self, finding: _Finding) -> Diagnosis:
+    def _explain(self, finding: _Finding) -> Verdict:
         allocation = _ALLOCATION.search(finding.line)
         viable = _VIABLE.search(finding.line)
         direction, advice = finding.direction, finding.rule.advice or _OOM_ADVICE.get(finding.cause, "")
         if finding.cause is Cause.OOM_WEIGHTS:
             direction = None  # weights do not ask for the fraction
-        diagnosis = Diagnosis(
+        diagnosis = Verdict(
             cause=finding.cause,
             config_fault=finding.rule.config_fault,
             direction=direction,
@@ -260,13 +252,13 @@ class SglangLogReader:
         wanted = [*lines, self._unbalanced, self._death]
         return tuple(shorten(scrub(line)) for line in dict.fromkeys(wanted) if line)
 
-    def _stopped(self, cause: Cause, advice: str) -> Diagnosis:
-        return Diagnosis(cause=cause, config_fault=False, evidence=self._tail(3), advice=advice)
+    def _stopped(self, cause: Cause, advice: str) -> Verdict:
+        return Verdict(cause=cause, config_fault=False, evidence=self._tail(3), advice=advice)
 
-    def _unknown(self, exit_status: int | None, exit_signal: int | None) -> Diagnosis:
+    def _unknown(self, exit_status: int | None, exit_signal: int | None) -> Verdict:
         ended = f"signal {exit_signal}" if exit_signal is not None else f"status {exit_status}"
         first = (shorten(scrub(self._exception)),) if self._exception else ()
-        return Diagnosis(
+        return Verdict(
             cause=Cause.UNKNOWN,
             config_fault=None,
             evidence=(*first, *(line for line in self._tail(9) if line not in first)),

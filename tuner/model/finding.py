@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Verdict(Enum):
+class RowVerdict(Enum):
     """How a check ended."""
 
     OK = "ok"
@@ -29,7 +29,7 @@ class Finding:
 
     host: str
     check: str
-    verdict: Verdict
+    verdict: RowVerdict
     detail: str
     remedy: str = ""
     lines: tuple[str, ...] = ()

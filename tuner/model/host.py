@@ -37,6 +37,8 @@ class ServiceState:
         exit_signal: of the last main process that ended, if a signal ended it.
         stop_requested: our own stop was recorded before any signal was sent.
         stopped_by_others: somebody else told the manager to stop it; how it ended may be forgotten.
+        result: systemd's ``Result=`` of the last main process (``oom-kill``, ``timeout``, …); None where
+            the manager has no such word.
     """
 
     activity: Activity
@@ -46,6 +48,7 @@ class ServiceState:
     exit_signal: int | None
     stop_requested: bool
     stopped_by_others: bool = False
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

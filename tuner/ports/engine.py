@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
-from tuner.model.outcome import Diagnosis, TrialState
+from tuner.model.outcome import Ending, Verdict
 from tuner.model.record import Counters
 from tuner.model.space import Assignment
 from tuner.model.trial import Command, Effective
@@ -44,16 +44,11 @@ class LogReader(Protocol):
     def is_configuration_fault(self) -> bool:
         """Whether a cause seen so far names the configuration (needs no second try)."""
 
-    def diagnose(
-        self, *, exit_status: int | None, exit_signal: int | None, state: TrialState, signals_sent: Sequence[int]
-    ) -> Diagnosis:
-        """Say why the server died.
+    def diagnose(self, ending: Ending) -> Verdict:
+        """Say why the server died, from its log and from how it ended.
 
-        Args:
-            exit_status: of the main process, if it exited.
-            exit_signal: that ended the main process, if one did.
-            state: where the trial was.
-            signals_sent: by us, before the death.
+        A cause in the log that came before our own stop stays the cause. Asked again with
+        more evidence, or after more log, it judges anew.
         """
 
 

@@ -128,6 +128,6 @@ def causes(rows: Iterable[TrialRow]) -> tuple[tuple[str, int], ...]:
     counts: dict[str, int] = {}
     for row in infeasible_rows(rows):
         assert isinstance(row.outcome, Infeasible)
-        cause = row.outcome.diagnosis.cause.value
+        cause = row.outcome.verdict.cause.value
         counts[cause] = counts.get(cause, 0) + 1
     return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -57,7 +57,7 @@ def _verdict(row: TrialRow) -> dict[str, Cell]:
         case Infeasible() as end:
             return cells | {
                 "outcome": "infeasible",
-                "cause": end.diagnosis.cause.value,
+                "cause": end.verdict.cause.value,
                 "died_in": end.state.value,
                 "died_at_concurrency": end.level,
             }

@@ -9,14 +9,14 @@ from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import HostFault, MeasurementFault
 from tuner.model.host import Activity
-from tuner.model.outcome import Cause, Diagnosis, Measured, TrialState
+from tuner.model.outcome import Cause, Ending, Measured, TrialState, Verdict
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.trial import Effective, LegFinished, ServiceIdentity, WarmedUp
 from tuner.ports import Leg
 from tuner.runtime.context import TrialContext
 from tuner.runtime.guard import Guard
 from tuner.runtime.racing import end, until_stop
-from tuner.runtime.readiness import generates, mismatch, mismatch_diagnosis, read_effective
+from tuner.runtime.readiness import generates, mismatch, mismatch_verdict, read_effective
 from tuner.runtime.watch import Ended, Watch
 
 T = TypeVar("T")
@@ -25,9 +25,9 @@ T = TypeVar("T")
 class ServerDiedError(Exception):
     """The server of this attempt is dead or cannot be used; carries the verdict on it."""
 
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(diagnosis.cause.value)
-        self.diagnosis = diagnosis
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.cause.value)
+        self.verdict = verdict
 
 
 class Attempt:
@@ -70,7 +70,7 @@ class Attempt:
                 await self._measure(level)
             await self._soak()
         except ServerDiedError as died:
-            accomplice = await self._guard.accomplice(died.diagnosis.cause)
+            accomplice = await self._guard.accomplice(died.verdict.cause)
             if accomplice is not None:
                 raise accomplice from died
             raise
@@ -102,7 +102,7 @@ class Attempt:
         self.effective = await self._guarded(read_effective(self._engine, self._control))
         problem = mismatch(self._context.request.assignment, self.effective)
         if problem is not None:
-            raise ServerDiedError(mismatch_diagnosis(problem))
+            raise ServerDiedError(mismatch_verdict(problem))
         await self._prove_generation()
         self._progress.enter(TrialState.READY, detail=f"pid {self._identity.main_pid}")
 
@@ -125,8 +125,8 @@ class Attempt:
         if self._progress.state is TrialState.DEPLOYING and self._reader.stage not in ("", "args"):
             self._progress.enter(TrialState.LOADING)
 
-    def _start_timeout(self) -> Diagnosis:
-        return Diagnosis(
+    def _start_timeout(self) -> Verdict:
+        return Verdict(
             cause=Cause.START_TIMEOUT,
             config_fault=None,
             evidence=(f"last stage: {self._reader.stage or 'nothing logged'}",),
@@ -145,7 +145,7 @@ class Attempt:
         if problem is not None:
             await self._give_death_time()
             raise ServerDiedError(
-                Diagnosis(
+                Verdict(
                     cause=Cause.HANG if "timed out" in problem else Cause.FAILED_REQUESTS,
                     config_fault=None,
                     evidence=(problem,),
@@ -224,7 +224,7 @@ class Attempt:
         failed = [record for record in records if record.status not in (RequestStatus.OK, RequestStatus.CANCELLED)]
         kinds = sorted({f"{record.status.value}: {record.error or 'no more is known'}" for record in failed})
         raise ServerDiedError(
-            Diagnosis(
+            Verdict(
                 cause=Cause.FAILED_REQUESTS,
                 config_fault=None,
                 evidence=tuple(kinds[:5]) or ("no request was completed",),
@@ -258,33 +258,37 @@ class Attempt:
         """Let a death show itself: a failed request is often its first sign."""
         await self._guarded(self._host.clock.sleep(self._limits.settle_s))
 
-    async def _diagnose(self, ended: Ended) -> Diagnosis:
+    async def _diagnose(self, ended: Ended) -> Verdict:
         # It may have died between two looks; the grade must not depend on when we looked. Before the
         # rest of the log is read and after it: in a loop that rest is the next life's beginning.
         self._note_loading()
         await self._watch.drain(is_endless=ended.looped or ended.fatal_line)
         self._note_loading()
         state = ended.state
-        diagnosis = self._reader.diagnose(
-            exit_status=state.exit_status,
-            exit_signal=state.exit_signal,
-            state=self._progress.state,
-            signals_sent=(signal.SIGTERM,) if state.stop_requested else (),
+        verdict = self._reader.diagnose(
+            Ending(
+                exit_status=state.exit_status,
+                exit_signal=state.exit_signal,
+                state=self._progress.state,
+                signals_sent=(signal.SIGTERM,) if state.stop_requested else (),
+                restarts=state.restarts,
+                stopped_by_others=state.stopped_by_others,
+            )
         )
-        if diagnosis.cause is not Cause.UNKNOWN or not (ended.looped or state.stopped_by_others):
-            return diagnosis
+        if verdict.cause is not Cause.UNKNOWN or not (ended.looped or state.stopped_by_others):
+            return verdict
         if state.stopped_by_others or (state.restarts == 0 and state.activity is not Activity.RESTARTING):
             deed = "stopped the server" if state.stopped_by_others else "started the server anew"
-            return Diagnosis(
+            return Verdict(
                 cause=Cause.OPERATOR_STOP,
                 config_fault=False,
-                evidence=diagnosis.evidence,
+                evidence=verdict.evidence,
                 advice=f"somebody else {deed}; nobody may touch it during a trial",
             )
-        return Diagnosis(
+        return Verdict(
             cause=Cause.CRASH_LOOP,
             config_fault=None,
-            evidence=diagnosis.evidence,
+            evidence=verdict.evidence,
             advice=f"the service manager started the server anew {max(state.restarts, 1)} time(s)",
         )
 

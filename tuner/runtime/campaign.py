@@ -312,10 +312,10 @@ def _cannot_start(outcome: Outcome) -> bool:
     if not isinstance(outcome, Infeasible):
         return False
     at_the_start = outcome.state in (TrialState.DEPLOYING, TrialState.LOADING)
-    refused = outcome.diagnosis.cause is Cause.REJECTED_ARGUMENTS
-    return refused or (at_the_start and outcome.diagnosis.cause not in MEMORY_CAUSES)
+    refused = outcome.verdict.cause is Cause.REJECTED_ARGUMENTS
+    return refused or (at_the_start and outcome.verdict.cause not in MEMORY_CAUSES)
 
 
 def _last_words(outcome: Outcome) -> str:
     assert isinstance(outcome, Infeasible)
-    return outcome.diagnosis.evidence[0] if outcome.diagnosis.evidence else outcome.diagnosis.advice
+    return outcome.verdict.evidence[0] if outcome.verdict.evidence else outcome.verdict.advice

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tuner.model.outcome import Cause, Diagnosis, Faulted, Infeasible, TrialState, violation
+from tuner.model.outcome import Cause, Faulted, Infeasible, TrialState, Verdict, violation
 
 NEVER_THE_CONFIGURATION = frozenset(
     {
@@ -38,7 +38,7 @@ class Death:
         levels: length of the ladder.
     """
 
-    diagnosis: Diagnosis
+    verdict: Verdict
     state: TrialState
     level: int | None = None
     level_index: int | None = None
@@ -63,15 +63,15 @@ def next_step(deaths: Sequence[Death], *, attempts: int = 3) -> NextStep:
         attempts: server starts after which deaths in ever other states are a fault.
     """
     last = deaths[-1]
-    cause = last.diagnosis.cause
-    if last.diagnosis.config_fault:
+    cause = last.verdict.cause
+    if last.verdict.config_fault:
         return _infeasible(last)
     if any(death.state is last.state for death in deaths[:-1]) and cause not in NEVER_THE_CONFIGURATION:
         return _infeasible(last)
     if len(deaths) >= attempts or (len(deaths) >= 2 and cause in NEVER_THE_CONFIGURATION):
-        reason = last.diagnosis.advice or "see the server log in the trial's evidence"
+        reason = last.verdict.advice or "see the server log in the trial's evidence"
         return Faulted(
-            error=f"{cause.value} while {last.state.value}: {reason}", state=last.state, diagnosis=last.diagnosis
+            error=f"{cause.value} while {last.state.value}: {reason}", state=last.state, verdict=last.verdict
         )
     return RetryAfterCleaning(why=f"{cause.value} while {last.state.value} may be the host's fault")
 
@@ -79,9 +79,9 @@ def next_step(deaths: Sequence[Death], *, attempts: int = 3) -> NextStep:
 def _infeasible(death: Death) -> Infeasible:
     state = death.state
     # Arguments may be rejected after the first log line; the grade follows the cause.
-    graded = TrialState.DEPLOYING if death.diagnosis.cause is Cause.REJECTED_ARGUMENTS else state
+    graded = TrialState.DEPLOYING if death.verdict.cause is Cause.REJECTED_ARGUMENTS else state
     return Infeasible(
-        diagnosis=death.diagnosis,
+        verdict=death.verdict,
         state=state,
         level=death.level,
         violation=violation(graded, level_index=death.level_index, levels=death.levels),

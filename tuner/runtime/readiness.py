@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from tuner.errors import HostFault
-from tuner.model.outcome import Cause, Diagnosis
+from tuner.model.outcome import Cause, Verdict
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Effective
 from tuner.model.workload import Workload
@@ -32,9 +32,9 @@ def _same(asked: Value, actual: Value) -> bool:
     return math.isclose(asked, actual, rel_tol=1e-6)
 
 
-def mismatch_diagnosis(problem: str) -> Diagnosis:
+def mismatch_verdict(problem: str) -> Verdict:
     """Build the verdict for a server that rewrote its own settings."""
-    return Diagnosis(
+    return Verdict(
         cause=Cause.CONFIGURATION_MISMATCH,
         config_fault=True,
         evidence=(problem,),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from tuner.errors import HostFault, MeasurementFault, PreflightError, ServerInTheWay
-from tuner.model.outcome import Diagnosis, Faulted, Interrupted, Measured, Outcome, TrialState
+from tuner.model.outcome import Faulted, Interrupted, Measured, Outcome, TrialState, Verdict
 from tuner.model.record import LegResult
 from tuner.model.trial import Effective, ServiceIdentity, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import ControlClient, EngineAdapter, Target
@@ -85,24 +85,24 @@ class Trial:
                 deaths.append(self._death(died))
             step = next_step(deaths, attempts=self._session.limits.attempts)
             if not isinstance(step, RetryAfterCleaning):
-                self._progress.enter(TrialState.JUDGING, detail=deaths[-1].diagnosis.cause.value)
+                self._progress.enter(TrialState.JUDGING, detail=deaths[-1].verdict.cause.value)
                 return step
             self._progress.remark(f"starting once more after cleaning: {step.why}")
 
     def _death(self, died: ServerDiedError) -> Death:
         ladder, level = self._request.workload.ladder, self._progress.level
         return Death(
-            diagnosis=self._scrubbed(died.diagnosis),
+            verdict=self._scrubbed(died.verdict),
             state=self._progress.state,
             level=level,
             level_index=None if level is None else ladder.index(level),
             levels=len(ladder),
         )
 
-    def _scrubbed(self, diagnosis: Diagnosis) -> Diagnosis:
+    def _scrubbed(self, verdict: Verdict) -> Verdict:
         scrub = self._progress.scrub
-        evidence = tuple(scrub(line) for line in diagnosis.evidence)
-        return replace(diagnosis, evidence=evidence, advice=scrub(diagnosis.advice))
+        evidence = tuple(scrub(line) for line in verdict.evidence)
+        return replace(verdict, evidence=evidence, advice=scrub(verdict.advice))
 
     async def _attempt(self) -> Measured:
         """Start a server on a clean host that is ours, measure it, stop it, whatever happens."""

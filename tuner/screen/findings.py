@@ -10,11 +10,16 @@ from itertools import groupby
 
 from rich.text import Text
 
-from tuner.model.finding import Finding, Verdict
+from tuner.model.finding import Finding, RowVerdict
 from tuner.screen.words import counted
 
-_STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.UNKNOWN: "dim"}
-_WORDS = {Verdict.FAILED: "FAILED"}
+_STYLES = {
+    RowVerdict.OK: "green",
+    RowVerdict.WARNING: "yellow",
+    RowVerdict.FAILED: "bold red",
+    RowVerdict.UNKNOWN: "dim",
+}
+_WORDS = {RowVerdict.FAILED: "FAILED"}
 """What stands out without colours too; the others are their values."""
 _INDENT = "  "
 _COPY_INDENT = "    "
@@ -48,7 +53,11 @@ def _gathered(findings: Sequence[Finding]) -> list[Finding]:
     rows: list[Finding] = []
     for key, run in groupby(findings, key=lambda finding: (finding.host, finding.verdict, finding.detail)):
         same = list(run)
-        if key[1] is Verdict.UNKNOWN and len(same) > 1 and not any(finding.remedy or finding.lines for finding in same):
+        if (
+            key[1] is RowVerdict.UNKNOWN
+            and len(same) > 1
+            and not any(finding.remedy or finding.lines for finding in same)
+        ):
             names = ", ".join(finding.check for finding in same)
             same = [replace(same[0], check=counted(len(same), "check"), detail=f"{same[0].detail} ({names})")]
         rows += same
@@ -76,7 +85,7 @@ def _wrapped(text: str, width: int | None, column: int) -> list[str]:
     return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _word(verdict: Verdict) -> str:
+def _word(verdict: RowVerdict) -> str:
     return _WORDS.get(verdict, verdict.value)
 
 
@@ -95,8 +104,8 @@ def summary_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _summary(host: str, rows: Sequence[Finding]) -> str:
-    failed = [_clean(row.check) for row in rows if row.verdict is Verdict.FAILED]
-    warnings = sum(row.verdict is Verdict.WARNING for row in rows)
+    failed = [_clean(row.check) for row in rows if row.verdict is RowVerdict.FAILED]
+    warnings = sum(row.verdict is RowVerdict.WARNING for row in rows)
     more = f"; {counted(warnings, 'warning')}" if warnings else ""
     state = f"not ready: {', '.join(failed)}" if failed else "ready"
     return f"{_clean(host)}: {state}{more}"
@@ -104,7 +113,7 @@ def _summary(host: str, rows: Sequence[Finding]) -> str:
 
 def is_ready(findings: Sequence[Finding]) -> bool:
     """Whether nothing stands in the way of a run."""
-    return all(finding.verdict is not Verdict.FAILED for finding in findings)
+    return all(finding.verdict is not RowVerdict.FAILED for finding in findings)
 
 
 def findings_json(findings: Sequence[Finding]) -> str:

@@ -65,7 +65,7 @@ def outcome_words(outcome: Outcome) -> str:
         single, together = outcome.single_request_throughput.value, outcome.aggregate_throughput.value
         return f"single request {rate(single)} tok/s, aggregate {rate(together)} tok/s at {outcome.peak_concurrency}"
     if isinstance(outcome, Infeasible):
-        cause = " ".join(_UPPER.get(word, word) for word in outcome.diagnosis.cause.value.split("_"))
+        cause = " ".join(_UPPER.get(word, word) for word in outcome.verdict.cause.value.split("_"))
         return f"infeasible: {cause} while {state_words(outcome.state, outcome.level)}"
     if isinstance(outcome, Faulted):
         return f"host fault while {state_words(outcome.state)}, will run again: {' '.join(outcome.error.split())}"

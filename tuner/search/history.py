@@ -50,13 +50,13 @@ class History:
             match row.outcome:
                 case Measured():
                     counted.append(Experience(assignment=row.assignment, values=row.values))
-                case Infeasible(violation=violation, diagnosis=diagnosis):
+                case Infeasible(violation=violation, verdict=verdict):
                     counted.append(
                         Experience(
                             assignment=row.assignment,
                             values=None,
                             violation=violation,
-                            direction=diagnosis.direction,
+                            direction=verdict.direction,
                         )
                     )
                 case None if row.host is None:

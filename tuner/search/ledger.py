@@ -269,7 +269,7 @@ class OptunaLedger:
         # For people who look with optuna-dashboard; the result itself comes last, so that
         # a trial that has it has everything.
         if isinstance(outcome, Infeasible):
-            self._storage.set_trial_user_attr(trial_id, CAUSE, outcome.diagnosis.cause.value)
+            self._storage.set_trial_user_attr(trial_id, CAUSE, outcome.verdict.cause.value)
         elif isinstance(outcome, Faulted):
             self._storage.set_trial_user_attr(trial_id, CAUSE, outcome.error)
         self._storage.set_trial_user_attr(trial_id, OUTCOME, type(outcome).__name__.lower())

@@ -8,7 +8,6 @@ from typing import Any
 from tuner.model.metric import Estimate
 from tuner.model.outcome import (
     Cause,
-    Diagnosis,
     Faulted,
     Infeasible,
     Interrupted,
@@ -16,6 +15,7 @@ from tuner.model.outcome import (
     MemoryDirection,
     Outcome,
     TrialState,
+    Verdict,
 )
 from tuner.model.trial import Capacity, TrialResult
 
@@ -75,14 +75,14 @@ def encode_outcome(outcome: Outcome) -> dict[str, Any]:
         case Infeasible():
             return {
                 "kind": "infeasible",
-                "diagnosis": _encode_diagnosis(outcome.diagnosis),
+                "diagnosis": _encode_verdict(outcome.verdict),
                 "state": outcome.state.value,
                 "level": outcome.level,
                 "violation": outcome.violation,
             }
         case Faulted():
-            diagnosis = None if outcome.diagnosis is None else _encode_diagnosis(outcome.diagnosis)
-            return {"kind": "faulted", "error": outcome.error, "state": outcome.state.value, "diagnosis": diagnosis}
+            verdict = None if outcome.verdict is None else _encode_verdict(outcome.verdict)
+            return {"kind": "faulted", "error": outcome.error, "state": outcome.state.value, "diagnosis": verdict}
         case Interrupted():
             return {"kind": "interrupted", "state": outcome.state.value}
 
@@ -102,17 +102,17 @@ def decode_outcome(entry: dict[str, Any]) -> Outcome:
             )
         case "infeasible":
             return Infeasible(
-                diagnosis=_decode_diagnosis(entry["diagnosis"]),
+                verdict=_decode_verdict(entry["diagnosis"]),
                 state=TrialState(entry["state"]),
                 level=entry["level"],
                 violation=entry["violation"],
             )
         case "faulted":
-            diagnosis = entry["diagnosis"]
+            verdict = entry["diagnosis"]
             return Faulted(
                 error=entry["error"],
                 state=TrialState(entry["state"]),
-                diagnosis=None if diagnosis is None else _decode_diagnosis(diagnosis),
+                verdict=None if verdict is None else _decode_verdict(verdict),
             )
         case "interrupted":
             return Interrupted(state=TrialState(entry["state"]))
@@ -120,18 +120,19 @@ def decode_outcome(entry: dict[str, Any]) -> Outcome:
             raise ValueError(f"unknown outcome {other!r}")
 
 
-def _encode_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
-    return asdict(diagnosis) | {
-        "cause": diagnosis.cause.value,
-        "direction": None if diagnosis.direction is None else diagnosis.direction.value,
+def _encode_verdict(verdict: Verdict) -> dict[str, Any]:
+    return asdict(verdict) | {
+        "cause": verdict.cause.value,
+        "direction": None if verdict.direction is None else verdict.direction.value,
     }
 
 
-def _decode_diagnosis(entry: dict[str, Any]) -> Diagnosis:
+def _decode_verdict(entry: dict[str, Any]) -> Verdict:
     direction = entry["direction"]
-    return Diagnosis(
+    return Verdict(
         cause=Cause(entry["cause"]),
         config_fault=entry["config_fault"],
+        stage=entry.get("stage", ""),  # not kept by 0.1
         direction=None if direction is None else MemoryDirection(direction),
         shortfall_bytes=entry["shortfall_bytes"],
         viable_fraction=entry["viable_fraction"],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import AssignmentRejected, HostFault
 from tuner.model.http import HttpCall, HttpReply
-from tuner.model.outcome import Cause, Diagnosis, TrialState
+from tuner.model.outcome import Cause, Ending, TrialState, Verdict
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.trial import Command
@@ -181,15 +181,15 @@ class EngineSuite:
         for log in (line, *(f"{line}\n{log}" for log in self.logs())):
             reader = self.engine().log_reader()
             reader.feed(log)
-            found = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
+            found = reader.diagnose(Ending(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=()))
             assert SECRET[:4] not in "".join(found.evidence)
             assert all(len(text) <= 400 for text in found.evidence)
 
-    def _verdict(self, reader: LogReader) -> tuple[str, bool, bool, Diagnosis]:
+    def _verdict(self, reader: LogReader) -> tuple[str, bool, bool, Verdict]:
         seen = (reader.stage, reader.fatal, reader.is_configuration_fault)
         return (
             *seen,
-            reader.diagnose(exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=()),
+            reader.diagnose(Ending(exit_status=None, exit_signal=9, state=TrialState.LOADING, signals_sent=())),
         )
 
     @given(data=st.data())
@@ -211,7 +211,7 @@ class EngineSuite:
         reader = self.engine().log_reader()
         reader.feed(text)
         reader.feed(text)
-        found = reader.diagnose(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=())
+        found = reader.diagnose(Ending(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=()))
         assert found.cause is Cause.UNKNOWN
         assert found.config_fault is None
         assert len(found.evidence) <= 10
@@ -244,7 +244,7 @@ class EngineSuite:
         found = (
             self.engine()
             .log_reader()
-            .diagnose(exit_status=None, exit_signal=9, state=TrialState.MEASURING, signals_sent=(15, 9))
+            .diagnose(Ending(exit_status=None, exit_signal=9, state=TrialState.MEASURING, signals_sent=(15, 9)))
         )
         assert (found.cause, found.config_fault) == (Cause.OWN_STOP, False)
 
@@ -253,7 +253,7 @@ class EngineSuite:
         found = (
             self.engine()
             .log_reader()
-            .diagnose(exit_status=None, exit_signal=9, state=TrialState.MEASURING, signals_sent=())
+            .diagnose(Ending(exit_status=None, exit_signal=9, state=TrialState.MEASURING, signals_sent=()))
         )
         assert (found.cause, found.config_fault) == (Cause.UNKNOWN, None)
 

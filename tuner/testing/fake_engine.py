@@ -13,7 +13,7 @@ import orjson
 
 from tuner.errors import AssignmentRejected, HostFault, UsageError
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
-from tuner.model.outcome import Cause, Diagnosis, TrialState
+from tuner.model.outcome import Cause, Ending, Verdict
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command, Effective
@@ -56,17 +56,16 @@ class FakeLogReader:
         """Whether a fatal line names the configuration."""
         return any(line.startswith(_CONFIGURATION) for line in self._evidence)
 
-    def diagnose(
-        self, *, exit_status: int | None, exit_signal: int | None, state: TrialState, signals_sent: Sequence[int]
-    ) -> Diagnosis:
+    def diagnose(self, ending: Ending) -> Verdict:
         """Say why the server died: our signal, its arguments, its memory, or unknown."""
-        if exit_signal is not None and exit_signal in signals_sent:
-            return Diagnosis(cause=Cause.OWN_STOP, config_fault=False)
+        exit_status, state = ending.exit_status, ending.state
+        if ending.exit_signal is not None and ending.exit_signal in ending.signals_sent:
+            return Verdict(cause=Cause.OWN_STOP, config_fault=False)
         if exit_status == 2 or self.is_configuration_fault:
-            advice = f"change the settings; it died {state.value}"
+            advice = f"change the settings; it died {'' if state is None else state.value}"
             cause = Cause.REJECTED_ARGUMENTS if exit_status == 2 else Cause.OOM_SERVING
-            return Diagnosis(cause=cause, config_fault=True, evidence=tuple(self._evidence[:10]), advice=advice)
-        return Diagnosis(cause=Cause.UNKNOWN, config_fault=None, evidence=tuple(self._evidence[:10]))
+            return Verdict(cause=cause, config_fault=True, evidence=tuple(self._evidence[:10]), advice=advice)
+        return Verdict(cause=Cause.UNKNOWN, config_fault=None, evidence=tuple(self._evidence[:10]))
 
 
 class FakeEngine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.model.metric import Estimate
-from tuner.model.outcome import Cause, Diagnosis, Infeasible, Measured, Outcome, TrialState
+from tuner.model.outcome import Cause, Infeasible, Measured, Outcome, TrialState, Verdict
 from tuner.model.record import LegResult
 from tuner.model.space import Assignment, ChoiceParameter, FloatParameter, IntParameter, SearchSpace, Value
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, StudySpec, TrialRow
@@ -68,7 +68,7 @@ def measured(single: float, aggregate: float) -> Measured:
 def infeasible(state: TrialState = TrialState.MEASURING, level: int | None = 32) -> Infeasible:
     """Build the outcome of a trial that ran out of memory while serving."""
     return Infeasible(
-        diagnosis=Diagnosis(cause=Cause.OOM_SERVING, config_fault=True), state=state, level=level, violation=1.5
+        verdict=Verdict(cause=Cause.OOM_SERVING, config_fault=True), state=state, level=level, violation=1.5
     )
 
 

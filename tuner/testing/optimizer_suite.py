@@ -150,9 +150,7 @@ class OptimizerSuite:
             measured(120.5, 1582.25, peak_concurrency=32),
             infeasible(Cause.OOM_GRAPH_CAPTURE, state=TrialState.LOADING, direction=MemoryDirection.FRACTION_TOO_HIGH),
             infeasible(Cause.HANG, state=TrialState.MEASURING, level=16),
-            Faulted(
-                error="gpu01: NCCL; look at the fabric", state=TrialState.LOADING, diagnosis=infeasible().diagnosis
-            ),
+            Faulted(error="gpu01: NCCL; look at the fabric", state=TrialState.LOADING, verdict=infeasible().verdict),
         ]
         proposals = [self.end(optimizer, outcome) for outcome in outcomes]
         for proposal, outcome in zip(proposals, outcomes, strict=True):

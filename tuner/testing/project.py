@@ -13,19 +13,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tuner.testing.base_command import sglang_arguments
+
 TINY = """
 engine = "sglang"
 space = "sglang-mtp"
 seed = 3
 
 [server]
-command = [
-    "sglang", "serve", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--port", "{port}", "--tp-size", "4",
-    "--attention-backend", "flashinfer", "--page-size", "1", "--max-running-requests", "48",
-    "--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
-    "--speculative-num-draft-tokens", "4", "--mem-fraction-static", "0.8", "--enable-metrics",
-    "--api-key", "planted-s3cret",
-]
+command = {command}
 
 [workload]
 output_tokens = 24
@@ -74,7 +70,8 @@ class Project:
     ) -> None:
         """Write the study file; without a ``port`` its servers listen where nobody else does now."""
         port = free_port() if port is None else port
-        text = TINY.format(trials=trials, hosts=hosts, speed=speed, port=port, faults=json.dumps(list(faults)))
+        command = json.dumps(["sglang", *sglang_arguments(port), "--api-key", "planted-s3cret"])
+        text = TINY.format(trials=trials, hosts=hosts, speed=speed, command=command, faults=json.dumps(list(faults)))
         (self.root / "studies" / f"{self.name}.toml").write_text(text)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

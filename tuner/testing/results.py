@@ -5,7 +5,6 @@ from __future__ import annotations
 from tuner.model.metric import Estimate
 from tuner.model.outcome import (
     Cause,
-    Diagnosis,
     Faulted,
     Infeasible,
     Interrupted,
@@ -13,6 +12,7 @@ from tuner.model.outcome import (
     MemoryDirection,
     Outcome,
     TrialState,
+    Verdict,
     violation,
 )
 from tuner.model.trial import Capacity, Effective, ServiceIdentity, TrialResult
@@ -42,7 +42,7 @@ def infeasible(
 ) -> Infeasible:
     """Return an infeasible outcome, graded as the runtime grades it."""
     return Infeasible(
-        diagnosis=Diagnosis(
+        verdict=Verdict(
             cause=cause,
             config_fault=True,
             direction=direction,

@@ -27,6 +27,7 @@ from typing import Self
 
 from tuner.model.study import SshLogin
 from tuner.simulator.host import environment, prepare
+from tuner.testing.base_command import sglang_arguments
 
 PROGRAMS = ("systemd-nspawn", "nsenter", "sshd", "ssh", "ssh-keygen", "dbus-daemon", "ip", "sudo")
 CHECKOUT = Path(__file__).parents[2]
@@ -47,12 +48,7 @@ done
 umount "$2" && umount "$3" && rm -rf "$4"
 """
 _NETWORK = "10.77"
-_COMMAND = (
-    *("serve", "--model-path", "Qwen/Qwen3.5-122B-A10B-FP8", "--host", "0.0.0.0", "--port", str(PORT)),  # noqa: S104
-    *("--tp-size", "4", "--attention-backend", "flashinfer", "--page-size", "1", "--max-running-requests", "48"),
-    *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"),
-    *("--speculative-num-draft-tokens", "4", "--mem-fraction-static", "0.8", "--enable-metrics"),
-)
+_ARGUMENTS = sglang_arguments(PORT, host="0.0.0.0")  # noqa: S104 - the host is reached from outside
 
 
 def missing() -> tuple[str, ...]:
@@ -70,7 +66,7 @@ def sglang_unit(*, command: str | None = None, restart: str = "always", extra: s
         restart: its Restart=.
         extra: further lines of [Service].
     """
-    line = command or f"{HOME}/bin/sglang {' '.join(_COMMAND)}"
+    line = command or f"{HOME}/bin/sglang {' '.join(_ARGUMENTS)}"
     return (
         "[Unit]\nDescription=SGLang\nAfter=network.target\n\n"
         f"[Service]\nExecStart={line}\nRestart={restart}\nRestartSec=1\nTimeoutStopSec=20\n{extra}\n"

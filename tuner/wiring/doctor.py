@@ -23,7 +23,7 @@ from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.shell.service import ShellServiceManager
 from tuner.hosts.ssh.connection import Patience
 from tuner.load.http import HttpControlClient
-from tuner.model.finding import Finding, Verdict
+from tuner.model.finding import Finding, RowVerdict
 from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 from tuner.model.trial import Command
@@ -85,7 +85,7 @@ async def check_hosts(hosts: Iterable[HostSpec], aim: Aim) -> tuple[Finding, ...
 
 def first_failed(findings: Iterable[Finding]) -> Finding | None:
     """Return the finding because of which a run cannot be; None: it can."""
-    return next((finding for finding in findings if finding.verdict is Verdict.FAILED), None)
+    return next((finding for finding in findings if finding.verdict is RowVerdict.FAILED), None)
 
 
 async def check_host(spec: HostSpec, aim: Aim, transport: HostTransport | None = None) -> tuple[Finding, ...]:

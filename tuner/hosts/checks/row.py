@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tuner.model.finding import Finding, Verdict
+from tuner.model.finding import Finding, RowVerdict
 
 _LONGEST = 400
 """A detail is one line of a table: a command line of many flags is cut."""
@@ -16,7 +16,7 @@ class Row:
     """What one check saw; see :class:`tuner.model.finding.Finding`."""
 
     check: str
-    verdict: Verdict
+    verdict: RowVerdict
     detail: str
     remedy: str = ""
     lines: tuple[str, ...] = ()
@@ -35,27 +35,27 @@ class Row:
 
 def ok(check: str, detail: str) -> Row:
     """All is well."""
-    return Row(check=check, verdict=Verdict.OK, detail=detail)
+    return Row(check=check, verdict=RowVerdict.OK, detail=detail)
 
 
 def warning(check: str, detail: str, remedy: str, lines: Iterable[str] = ()) -> Row:
     """A run is possible; the reader should know."""
-    return Row(check=check, verdict=Verdict.WARNING, detail=detail, remedy=remedy, lines=tuple(lines))
+    return Row(check=check, verdict=RowVerdict.WARNING, detail=detail, remedy=remedy, lines=tuple(lines))
 
 
 def failed(check: str, detail: str, remedy: str, lines: Iterable[str] = ()) -> Row:
     """No run is possible before this is mended."""
-    return Row(check=check, verdict=Verdict.FAILED, detail=detail, remedy=remedy, lines=tuple(lines))
+    return Row(check=check, verdict=RowVerdict.FAILED, detail=detail, remedy=remedy, lines=tuple(lines))
 
 
 def unknown(checks: Iterable[str], because: str) -> tuple[Row, ...]:
     """Say of each check that it was not made, and which row is the reason."""
-    return tuple(Row(check=check, verdict=Verdict.UNKNOWN, detail=f"not looked at: {because}") for check in checks)
+    return tuple(Row(check=check, verdict=RowVerdict.UNKNOWN, detail=f"not looked at: {because}") for check in checks)
 
 
 def is_failed(rows: Iterable[Row]) -> bool:
     """Whether one of the rows forbids a run."""
-    return any(row.verdict is Verdict.FAILED for row in rows)
+    return any(row.verdict is RowVerdict.FAILED for row in rows)
 
 
 def one_line(text: str) -> str:
