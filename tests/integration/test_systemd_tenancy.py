@@ -11,15 +11,14 @@ from tuner.errors import HostFault, LeaseHeld, LeaseLost, RestoreFailed
 from tuner.hosts.systemd import root as root_module
 from tuner.hosts.systemd import tenancy as tenancy_module
 from tuner.hosts.systemd.deadman import timer_name
+from tuner.hosts.systemd.lease import EXPIRES
 from tuner.hosts.systemd.paths import drop_in_folder
 from tuner.hosts.systemd.root import sudoers_lines
 from tuner.hosts.systemd.tenancy import UnitTenancy, lease_folder
 from tuner.model.lease import Holder, LeaseTerms
 from tuner.testing.production import ORIGINAL, TRIAL, Production
 from tuner.testing.rig import OPERATOR, Rig
-from tuner.testing.tenancy_suite import Scenario, TenancySuite, holder
-
-QUICK = LeaseTerms(lasts_s=6.0, renew_s=1.0)
+from tuner.testing.tenancy_suite import LONG, Scenario, TenancySuite, holder
 
 
 @pytest.fixture
@@ -207,11 +206,11 @@ def test_of_tuners_that_ask_at_the_same_moment_one_gets_the_host(production: Pro
 def test_a_lease_that_has_run_out_is_taken_over_with_its_note_of_the_original(production: Production) -> None:
     async def scenario() -> None:
         await production.install(runs=False)
-        gone, next_one = production.tenancy(terms=LeaseTerms(lasts_s=1.0)), production.tenancy(holder("other"))
+        gone, next_one = production.tenancy(), production.tenancy(holder("other"))
         await gone.enter()
         await production.sh('systemctl stop "$1"', timer_name(production.unit))  # else the dead-man is first
         await production.deploy()
-        await asyncio.sleep(2.5)
+        await production.sh('echo 1 >"$1"', f"{lease_folder(production.unit)}/{EXPIRES}")
         entered = await next_one.enter()
         assert [remark for remark in entered.remarks if "study mtp" in remark and "had run out" in remark]
         await next_one.restore()
@@ -296,13 +295,13 @@ def test_a_unit_that_is_not_there_is_named_and_nothing_is_left(production: Produ
 def test_a_user_with_exactly_the_printed_sudoers_lines_can_do_all_of_it(production: Production) -> None:
     async def scenario() -> None:
         await production.install()
-        wanted = (*root_module.commands(production.unit), *tenancy_module.commands(production.unit, QUICK))
+        wanted = (*root_module.commands(production.unit), *tenancy_module.commands(production.unit, LONG))
         names = sorted({argv[0] for argv in wanted})
         programs = {name: await production.sh('command -v "$1"', name) for name in names}
         await asyncio.to_thread(production.rig.grant, sudoers_lines(OPERATOR, wanted, programs))
         denied = await production.transport(OPERATOR).run(("sudo", "-n", "id"))
         assert denied.status != 0
-        tenancy = production.tenancy(terms=QUICK, user=OPERATOR)
+        tenancy = production.tenancy(terms=LONG, user=OPERATOR)
         await tenancy.enter()
         await production.deploy()
         await tenancy.renew()
@@ -311,9 +310,9 @@ def test_a_user_with_exactly_the_printed_sudoers_lines_can_do_all_of_it(producti
         await tenancy.leave()
         assert await production.traces() == ""
         # And taking over, which removes a drop-in and arms anew.
-        await production.tenancy(terms=QUICK, user=OPERATOR).enter()
+        await production.tenancy(terms=LONG, user=OPERATOR).enter()
         await production.deploy()
-        again = production.tenancy(terms=QUICK, user=OPERATOR)
+        again = production.tenancy(terms=LONG, user=OPERATOR)
         await again.enter()
         await again.restore()
         await again.leave()

@@ -131,7 +131,7 @@ class Production:
         root = Root(transport, sudo=user is not None)
         return UnitTenancy(transport, root, self.unit, who or holder(), terms, SystemClock())
 
-    async def until(self, holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 20.0) -> float:
+    async def until(self, holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 60.0) -> float:
         """Wait until a coroutine function says yes; return how long it took, s."""
         began_s = time.monotonic()
         while not await holds():
