@@ -3,7 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from tuner.model.metric import AGGREGATE_THROUGHPUT, OBJECTIVES, SINGLE_REQUEST_THROUGHPUT, Direction, Objective
+from tuner.model.metric import (
+    AGGREGATE_THROUGHPUT,
+    OBJECTIVES,
+    SINGLE_REQUEST_THROUGHPUT,
+    Direction,
+    Estimate,
+    Objective,
+)
 from tuner.model.outcome import Cause, Outcome
 from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
@@ -43,6 +50,9 @@ ROWS = (
     row(9, interrupted()),
     row(10, None),
 )
+
+
+WIDE = Estimate(value=739, low=577, high=901, samples=4)
 
 
 def test_the_front_is_what_nothing_dominates_by_single_request_throughput() -> None:
@@ -96,3 +106,18 @@ def test_the_heading_of_a_study_says_whether_it_is_simulated(tmp_path: Path) -> 
     heading = Heading.of(full_spec(tmp_path))
     assert heading.simulated
     assert heading.parameters == ("steps", "topk", "draft", "fraction")
+
+
+def test_the_range_of_a_gain_sets_each_interval_against_the_far_end_of_the_other() -> None:
+    before, after = replace(measured(100, 739), aggregate_throughput=WIDE), measured(100, 970)
+    single, aggregate = best_gain([row(0, before), row(1, after)])
+    assert aggregate.percent_low == pytest.approx(100 * (970 * 0.98 / 901 - 1))
+    assert aggregate.percent_high == pytest.approx(100 * (970 * 1.02 / 577 - 1))
+    assert single.percent_low is not None and single.percent_high is not None
+    assert single.percent_low < 0 < single.percent_high
+
+
+def test_a_gain_has_no_range_where_a_level_was_too_short_for_an_interval() -> None:
+    before = replace(measured(100, 739), aggregate_throughput=replace(WIDE, low=None, high=None))
+    gain = best_gain([row(0, before), row(1, measured(100, 970))])[1]
+    assert (gain.percent_low, gain.percent_high) == (None, None)

@@ -7,8 +7,10 @@ import pytest
 
 from tuner.model.outcome import Cause, Measured, Outcome, TrialState
 from tuner.model.space import Assignment
+from tuner.model.record import LegTrust
 from tuner.model.study import TrialRow
 from tuner.model.trial import Capacity
+from tuner.report.doubts import doubts
 from tuner.report.front import Heading
 from tuner.report.tables import (
     columns,
@@ -123,7 +125,7 @@ def test_json_says_what_the_numbers_are_and_holds_the_front_only() -> None:
 def test_the_gain_is_told_in_words() -> None:
     assert gain_lines(ROWS, HEADING) == (
         "best single-request throughput: 234.0 tok/s in trial 0: today's settings are the best measured so far",
-        "best aggregate throughput: 2400.0 tok/s in trial 1, +21.3 % against today's 1979.0",
+        "best aggregate throughput: 2400.0 tok/s in trial 1, +21.3 % (+16.5 to +26.2 %) against today's 1979.0",
         "1 infeasible: OOM serving 1",
     )
     assert gain_lines(ROWS[3:4], HEADING)[0].startswith("no gain can be stated")
@@ -133,8 +135,34 @@ def test_a_baseline_that_was_run_again_is_still_today() -> None:
     again = (ROWS[1], replace(row(4, 3, measured(234, 1979)), baseline=True))
     assert gain_lines(again, HEADING) == (
         "best single-request throughput: 234.0 tok/s in trial 4: today's settings are the best measured so far",
-        "best aggregate throughput: 2400.0 tok/s in trial 1, +21.3 % against today's 1979.0",
+        "best aggregate throughput: 2400.0 tok/s in trial 1, +21.3 % (+16.5 to +26.2 %) against today's 1979.0",
     )
+
+
+def trusted(trial: TrialRow, *, converged: bool, lag_s: float | None, level: int = 16) -> TrialRow:
+    leg = LegTrust(concurrency=level, converged=converged, client_lag_p99_s=lag_s)
+    return replace(trial, trust=(leg,))
+
+
+def test_a_gain_over_a_disturbed_baseline_is_called_weak() -> None:
+    rows = (trusted(ROWS[0], converged=False, lag_s=0.678), trusted(ROWS[1], converged=True, lag_s=0.01))
+    weak = (
+        "weak comparison of aggregate throughput: today's interval was not reached (±2.0 %), "
+        "today's load client lagged 0.68 s"
+    )
+    assert doubts(rows, HEADING) == (weak,)
+    assert gain_lines(rows, HEADING)[2] == weak
+
+
+def test_a_disturbed_best_makes_its_gain_weak_too() -> None:
+    rows = (trusted(ROWS[0], converged=True, lag_s=None), trusted(ROWS[1], converged=True, lag_s=0.3))
+    assert doubts(rows, HEADING) == ("weak comparison of aggregate throughput: trial 1's load client lagged 0.30 s",)
+
+
+def test_legs_that_no_headline_comes_from_make_nothing_weak() -> None:
+    rows = (trusted(ROWS[0], converged=False, lag_s=0.7, level=4), trusted(ROWS[1], converged=True, lag_s=0.01))
+    assert doubts(rows, HEADING) == ()
+    assert doubts(rows[1:], HEADING) == ()
 
 
 def test_words_are_written_as_a_reader_would() -> None:

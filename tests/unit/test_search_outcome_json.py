@@ -15,8 +15,9 @@ from tuner.model.outcome import (
     TrialState,
     Verdict,
 )
+from tuner.model.record import LegTrust
 from tuner.search.constraints import constraint_of
-from tuner.search.outcome_json import decode_outcome, encode_outcome
+from tuner.search.outcome_json import decode_outcome, decode_result, encode_outcome, encode_unfinished
 
 DIAGNOSES = [
     Verdict(
@@ -52,6 +53,15 @@ OUTCOMES: list[Outcome] = [
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
 def test_every_outcome_comes_back_from_json_as_it_was(outcome: Outcome) -> None:
     assert decode_outcome(json.loads(json.dumps(encode_outcome(outcome), allow_nan=False))) == outcome
+
+
+def test_what_a_reader_must_know_of_each_level_comes_back_with_the_result() -> None:
+    entry = encode_unfinished(OUTCOMES[0], "gpu01")
+    assert decode_result(entry).trust == ()
+    leg = {"concurrency": 8, "converged": False, "client_lag_p99_s": 0.25, "window_s": 4.0}
+    assert decode_result(entry | {"legs": [leg]}).trust == (
+        LegTrust(concurrency=8, converged=False, client_lag_p99_s=0.25),
+    )
 
 
 def test_all_causes_are_covered() -> None:

@@ -99,6 +99,15 @@ class LegResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LegTrust:
+    """How far one leg of the ladder is to be trusted; fields as in :class:`LegResult`."""
+
+    concurrency: int
+    converged: bool
+    client_lag_p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """The server's own running totals; a leg's share is the difference of two of these.
 

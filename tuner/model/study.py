@@ -8,6 +8,7 @@ from typing import TypeAlias
 from tuner.model.lease import LeaseTerms
 from tuner.model.metric import OBJECTIVES, Objective
 from tuner.model.outcome import Outcome
+from tuner.model.record import LegTrust
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.trial import Capacity, Command
 from tuner.model.workload import Workload
@@ -197,6 +198,7 @@ class TrialRow:
         values: one per objective, in the study's order; None unless Measured.
         capacity: as the server reported it; None when it never got so far.
         duration_s: None while it runs or waits.
+        trust: one per level measured; empty while it runs or waits.
     """
 
     number: int
@@ -207,3 +209,4 @@ class TrialRow:
     values: tuple[float, ...] | None
     capacity: Capacity | None
     duration_s: float | None
+    trust: tuple[LegTrust, ...] = ()

@@ -45,6 +45,8 @@ class Gain:
     Attributes:
         percent: above 0 is better than the baseline, whatever the objective's direction;
             None when the baseline measured 0.
+        percent_low: the least that the two 95 % intervals allow, in percent; None where one is missing.
+        percent_high: the most, likewise.
         trial: where the best was measured.
     """
 
@@ -53,6 +55,8 @@ class Gain:
     best: float
     percent: float | None
     trial: int
+    percent_low: float | None = None
+    percent_high: float | None = None
 
 
 def measured_rows(rows: Iterable[TrialRow]) -> tuple[TrialRow, ...]:
@@ -104,6 +108,7 @@ def best_gain(rows: Iterable[TrialRow], objectives: Sequence[Objective] = OBJECT
         best = max(candidates, key=lambda row: _upwards(row, objectives)[index])
         assert best.values is not None
         before, after = baseline.values[index], best.values[index]
+        low, high = _span(baseline, best, objective)
         gains.append(
             Gain(
                 objective=objective,
@@ -111,9 +116,24 @@ def best_gain(rows: Iterable[TrialRow], objectives: Sequence[Objective] = OBJECT
                 best=after,
                 percent=None if before == 0 else sign * (after - before) / abs(before) * 100,
                 trial=best.number,
+                percent_low=low,
+                percent_high=high,
             )
         )
     return tuple(gains)
+
+
+def _span(baseline: TrialRow, best: TrialRow, objective: Objective) -> tuple[float | None, float | None]:
+    """Return the ends of a gain, percent: each end of one interval against the far end of the other."""
+    (before,) = estimates(baseline, (objective,)) or (None,)
+    (after,) = estimates(best, (objective,)) or (None,)
+    if before is None or after is None or None in (before.low, before.high, after.low, after.high):
+        return None, None
+    assert before.low is not None and before.high is not None and after.low is not None and after.high is not None
+    if before.low <= 0:  # an interval that says nothing: any gain would fit
+        return None, None
+    lowest, highest = (after.low / before.high - 1) * 100, (after.high / before.low - 1) * 100
+    return (lowest, highest) if objective.direction is Direction.MAXIMIZE else (-highest, -lowest)
 
 
 def estimates(row: TrialRow, objectives: Sequence[Objective] = OBJECTIVES) -> tuple[Estimate, ...] | None:

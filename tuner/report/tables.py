@@ -11,6 +11,7 @@ import pandas as pd
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
+from tuner.report.doubts import doubts
 from tuner.report.front import Gain, Heading, baseline_row, best_gain, causes, estimates, front_rows, infeasible_rows
 
 Cell = Value | bool | None
@@ -122,6 +123,8 @@ def to_json(rows: Iterable[TrialRow], heading: Heading) -> str:
                 "baseline": gain.baseline,
                 "best": gain.best,
                 "percent": gain.percent,
+                "percent_low": gain.percent_low,
+                "percent_high": gain.percent_high,
                 "trial": gain.trial,
             }
             for gain in best_gain(every, heading.objectives)
@@ -140,6 +143,7 @@ def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
     gains = best_gain(every, heading.objectives)
     today = baseline_row(every)
     lines = [_gain_line(gain, is_today=today is not None and gain.trial == today.number) for gain in gains]
+    lines += doubts(every, heading)
     if not gains:
         lines.append("no gain can be stated: the command line as it stands was not measured")
     dead = infeasible_rows(every)
@@ -153,11 +157,15 @@ def _gain_line(gain: Gain, *, is_today: bool) -> str:
     best = f"best {words(gain.objective.name)}: {gain.best:.1f} {gain.objective.unit} in trial {gain.trial}"
     if is_today:
         return f"{best}: today's settings are the best measured so far"
-    return f"{best}, {_percent(gain.percent)} against today's {gain.baseline:.1f}"
+    return f"{best}, {_percent(gain)} against today's {gain.baseline:.1f}"
 
 
-def _percent(percent: float | None) -> str:
-    return "not comparable" if percent is None else f"{percent:+.1f} %"
+def _percent(gain: Gain) -> str:
+    if gain.percent is None:
+        return "not comparable"
+    if gain.percent_low is None or gain.percent_high is None:
+        return f"{gain.percent:+.1f} %"
+    return f"{gain.percent:+.1f} % ({gain.percent_low:+.1f} to {gain.percent_high:+.1f} %)"
 
 
 def words(name: str) -> str:

@@ -17,17 +17,19 @@ from tuner.model.outcome import (
     TrialState,
     Verdict,
 )
+from tuner.model.record import LegTrust
 from tuner.model.trial import Capacity, TrialResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResult:
-    """What of a trial's end the database keeps for the rows; the legs are kept beside it."""
+    """What the rows need of a trial's end; the database keeps the whole legs."""
 
     outcome: Outcome
     host: str | None
     capacity: Capacity | None
     duration_s: float | None
+    trust: tuple[LegTrust, ...]
 
 
 def encode_result(result: TrialResult) -> dict[str, Any]:
@@ -64,6 +66,12 @@ def decode_result(entry: dict[str, Any]) -> StoredResult:
         host=entry["host"],
         capacity=None if capacity is None else Capacity(**capacity),
         duration_s=entry["duration_s"],
+        trust=tuple(
+            LegTrust(
+                concurrency=leg["concurrency"], converged=leg["converged"], client_lag_p99_s=leg["client_lag_p99_s"]
+            )
+            for leg in entry.get("legs", ())  # a trial that no host reported has none
+        ),
     )
 
 

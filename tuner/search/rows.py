@@ -92,6 +92,7 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
         values=values,
         capacity=result.capacity,
         duration_s=result.duration_s,
+        trust=result.trust,
     )
 
 

@@ -1,0 +1,51 @@
+"""What makes a gain doubtful: a trial behind it that was disturbed, or measured too briefly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tuner.model.metric import SINGLE_REQUEST_THROUGHPUT, Objective
+from tuner.model.outcome import Measured
+from tuner.model.record import LegTrust
+from tuner.model.study import TrialRow
+from tuner.report.front import Heading, baseline_row, best_gain, estimates
+
+LATE_S = 0.05
+"""A load client whose loop runs later than this (99th percentile) is at its limit; see tuner.load.client."""
+
+
+def doubts(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
+    """Say in a line each which comparison with the baseline is weak, and why."""
+    every = tuple(rows)
+    today = baseline_row(every)
+    if today is None:
+        return ()
+    lines = []
+    for gain in best_gain(every, heading.objectives):
+        trials = {"today's": today} | {
+            f"trial {row.number}'s": row for row in every if row.number == gain.trial and row.number != today.number
+        }
+        reasons = [reason for whose, row in trials.items() for reason in _reasons(whose, row, gain.objective)]
+        if reasons and len(trials) > 1:  # else today's is the best, and nothing is compared
+            name = gain.objective.name.replace("single_request", "single-request").replace("_", " ")
+            lines.append(f"weak comparison of {name}: {', '.join(reasons)}")
+    return tuple(lines)
+
+
+def _reasons(whose: str, row: TrialRow, objective: Objective) -> Iterator[str]:
+    leg = _leg(row, objective)
+    if leg is None:
+        return
+    if not leg.converged:
+        (estimate,) = estimates(row, (objective,)) or (None,)
+        width = None if estimate is None else estimate.half_width
+        yield f"{whose} interval was not reached" + ("" if width is None else f" (±{100 * width:.1f} %)")
+    if leg.client_lag_p99_s is not None and leg.client_lag_p99_s > LATE_S:
+        yield f"{whose} load client lagged {leg.client_lag_p99_s:.2f} s"
+
+
+def _leg(row: TrialRow, objective: Objective) -> LegTrust | None:
+    """Return the leg from which a trial's value comes; None: the database does not have it."""
+    assert isinstance(row.outcome, Measured)
+    level = 1 if objective.name == SINGLE_REQUEST_THROUGHPUT else row.outcome.peak_concurrency
+    return next((leg for leg in row.trust if leg.concurrency == level), None)
