@@ -113,7 +113,8 @@ def test_the_range_of_a_gain_sets_each_interval_against_the_far_end_of_the_other
     single, aggregate = best_gain([row(0, before), row(1, after)])
     assert aggregate.percent_low == pytest.approx(100 * (970 * 0.98 / 901 - 1))
     assert aggregate.percent_high == pytest.approx(100 * (970 * 1.02 / 577 - 1))
-    assert single.percent_low is not None and single.percent_high is not None
+    assert single.percent_low is not None
+    assert single.percent_high is not None
     assert single.percent_low < 0 < single.percent_high
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tuner.model.outcome import Cause, Measured, Outcome, TrialState
-from tuner.model.space import Assignment
 from tuner.model.record import LegTrust
+from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
 from tuner.model.trial import Capacity
 from tuner.report.doubts import doubts

@@ -127,9 +127,10 @@ def _span(baseline: TrialRow, best: TrialRow, objective: Objective) -> tuple[flo
     """Return the ends of a gain, percent: each end of one interval against the far end of the other."""
     (before,) = estimates(baseline, (objective,)) or (None,)
     (after,) = estimates(best, (objective,)) or (None,)
-    if before is None or after is None or None in (before.low, before.high, after.low, after.high):
+    if before is None or before.low is None or before.high is None:
         return None, None
-    assert before.low is not None and before.high is not None and after.low is not None and after.high is not None
+    if after is None or after.low is None or after.high is None:
+        return None, None
     if before.low <= 0:  # an interval that says nothing: any gain would fit
         return None, None
     lowest, highest = (after.low / before.high - 1) * 100, (after.high / before.low - 1) * 100

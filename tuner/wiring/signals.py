@@ -32,12 +32,17 @@ class StopSignals:
     Args:
         observer: is told what happens.
         hurry: cuts the restoring short; False: there is nothing to restore.
+        restores: hosts are to be restored at the end, for what is said first.
     """
 
-    def __init__(self, observer: RunObserver, hurry: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, observer: RunObserver, hurry: Callable[[], bool] = lambda: False, *, restores: bool = False
+    ) -> None:
         self._observer = observer
         self._hurry = hurry
+        self._restores = restores
         self._hurried = False
+        self._told_quick = False
         # A terminal that is closed; whoever started us with nohup does not want to hear of it.
         hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._numbers = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangs_up else ()))
@@ -80,8 +85,11 @@ class StopSignals:
             self._since_s = now_s
             self._first()
         elif now_s - self._since_s >= SAME_SIGNAL_S:
-            self._since_s = now_s
+            self._since_s, self._told_quick = now_s, False
             self._further()
+        elif not self._told_quick:
+            self._told_quick = True
+            self._observer.remark(f"signals within {SAME_SIGNAL_S:g} s of each other count as one")
 
     def _further(self) -> None:
         if not self._hurried and self._hurry():
@@ -96,5 +104,10 @@ class StopSignals:
         if self._run is None:
             self._observer.remark("stopping as soon as Ray is up: nothing has begun; once more leaves at once")
             return
-        self._observer.remark("stopping: ending the running trials and cleaning up; once more leaves at once")
+        further = (
+            "once more does not wait for the originals to answer, a third time leaves at once"
+            if self._restores
+            else "once more leaves at once"
+        )
+        self._observer.remark(f"stopping: ending the running trials and cleaning up; {further}")
         self._stopping = asyncio.ensure_future(self._run.stop())

@@ -94,10 +94,11 @@ async def _run(spec: StudySpec, observer: RunObserver, executor: Executor, resto
     if is_spent(spec):
         with StopSignals(observer) as signals:
             return await _search(spec, observer, executor, signals)
-    if any(host.is_owned for host in spec.hosts):
+    restores = any(host.is_owned for host in spec.hosts)
+    if restores:
         observer.starting("checking the hosts")
     await check_hosts(spec, engine(spec.engine))
-    with StopSignals(observer, executor.hurry) as signals:
+    with StopSignals(observer, executor.hurry, restores=restores) as signals:
         observer.starting("starting Ray, one worker a host")
         await executor.open()
         try:
