@@ -121,10 +121,6 @@ def test_a_user_without_rights_is_refused(project: HostProject, host: UnitOnHost
     [
         pytest.param(None, "unit", "odd.service", id="unknown"),
         pytest.param("Type=oneshot\nExecStart={plain}", "command", "Type=oneshot", id="oneshot"),
-        pytest.param("Type=oneshot\nExecStart=/bin/true\nExecStart={plain}", "command", "Type=oneshot", id="several"),
-        pytest.param(
-            "ExecStart=/bin/true\nExecStart={plain}", "unit", "cannot be loaded", id="several of a simple one"
-        ),
         pytest.param("ExecStart=/bin/sh -c 'cd /srv && {plain}'", "command", "shell", id="shell wrapper"),
         pytest.param("ExecStart={home}/start.sh", "command", "ExecStart=", id="script"),
     ],

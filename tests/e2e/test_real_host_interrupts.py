@@ -75,13 +75,11 @@ def test_restore_puts_back_what_a_killed_run_left(project: HostProject, host: Un
     assert again.returncode == 0, again.stderr
 
 
-@pytest.mark.parametrize("cable", ["plugged", "pulled"])
-def test_a_host_restores_itself_when_nobody_comes(project: HostProject, host: UnitOnHost, cable: str) -> None:
+def test_a_host_restores_itself_when_nobody_comes(project: HostProject, host: UnitOnHost) -> None:
     project.write_hosts(ssh_host(host.rig, dead_man_s=SHORT_LEASE_S))
     with left_as_it_was(host, within_s=SHORT_LEASE_S + RESTORED_S):
         process = measuring(project)
-        if cable == "pulled":
-            host.rig.pull_cable()
+        host.rig.pull_cable()
         kill(process)
         assert host.is_there(drop_in_path(UNIT))
     host.rig.plug_cable()

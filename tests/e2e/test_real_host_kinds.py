@@ -1,4 +1,4 @@
-"""Hosts that differ: a user without root, one of two that fails, one whose server is a process."""
+"""Hosts that differ: a user without root, one of two that fails."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ import pytest
 from tuner.testing import rig as rigs
 from tuner.testing.host_project import (
     HostProject,
-    Table,
     host_project,
     journal_reader,
     left_as_it_was,
     let_everybody,
     ssh_host,
 )
-from tuner.testing.rig import HOME, OPERATOR, Rig, sglang_unit
+from tuner.testing.rig import OPERATOR, Rig
 from tuner.testing.unit_on_host import UnitOnHost
 
-STATE_DIR = "/var/lib/tuner-test"
 COUNTED = {"measured", "infeasible"}
 
 
@@ -91,35 +89,3 @@ def test_a_host_that_fails_is_set_aside_and_the_other_finishes_the_study(
     assert all("nvidia-smi" in row["cause"] for row in faulted)
     assert len(counted_hosts(project)) == 4
     bad.wait_until_it_answers()
-
-
-def process_host(rig: Rig) -> Table:
-    table = dict(ssh_host(rig, kind="process", state_dir=STATE_DIR))
-    del table["unit"]
-    return table
-
-
-def test_a_server_that_is_a_process_over_ssh_leaves_nothing_behind(rig: Rig, project: HostProject) -> None:
-    line = next(line for line in sglang_unit().splitlines() if line.startswith("ExecStart="))
-    project.write_hosts(process_host(rig), server=line.removeprefix("ExecStart=").split())
-    code, rows = project.doctor()
-    assert code == 0, [row for row in rows.values() if row["verdict"] == "failed"]
-    done = project.run()
-    assert done.returncode == 0, done.stderr
-    assert [row["outcome"] for row in project.trials()] == ["measured", "measured"]
-    assert left_behind(rig) == ("", "")
-
-    process = project.start("run", "--study", project.name, "--trials", "3")
-    project.wait_for_state("measuring", process, trial=2)
-    process.kill()
-    process.communicate()
-    restored = project.tuner("restore", "--study", project.name)
-    assert restored.returncode == 0, restored.stderr
-    assert left_behind(rig) == ("", "")
-
-
-def left_behind(rig: Rig) -> tuple[str, str]:
-    """Return what is in the folder for our state, and our processes."""
-    files = rig.run("sh", "-c", 'ls -A "$1" 2>/dev/null', "sh", STATE_DIR).stdout
-    processes = rig.run("pgrep", "-af", f"{HOME}/bin/sglang|{STATE_DIR}")
-    return files, processes.stdout

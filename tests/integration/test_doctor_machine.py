@@ -67,8 +67,9 @@ def test_a_host_without_systemd_is_told_of_process_hosts(rig: Rig) -> None:
     assert found["disk"].verdict is RowVerdict.OK
 
 
-def test_a_host_without_nvidia_smi_is_told_to_install_it(serving: Rig) -> None:
-    found = within(serving, "mount -t tmpfs t /usr/local/bin", spec(serving))
+def test_a_host_without_nvidia_smi_is_told_to_install_it(rig: Rig) -> None:
+    rig.install_unit()
+    found = within(rig, "mount -t tmpfs t /usr/local/bin", spec(rig))
     assert list(failures(found)) == ["nvidia-smi"]
     assert "install" in found["nvidia-smi"].remedy
     assert found["GPU memory"].verdict is RowVerdict.UNKNOWN

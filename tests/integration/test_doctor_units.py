@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.errors import UsageError
+from tuner.errors import PreflightError, UsageError
 from tuner.model.finding import RowVerdict
 from tuner.testing.doctored import AIM, COMMAND, failures, look, spec
 from tuner.testing.rig import HOME, UNIT, Rig, sglang_unit
@@ -43,6 +43,18 @@ def test_a_unit_that_cannot_be_tuned_says_what_is_needed(rig: Rig, case: str) ->
     assert part in found["command"].detail
     assert remedy in found["command"].remedy
     assert found["port"].verdict is RowVerdict.UNKNOWN
+    if part.startswith("Type="):
+        with pytest.raises(UsageError, match=rf"host gpu01: .*{part}"):
+            read_base((spec(rig),), lambda _: None)
+
+
+def test_a_unit_that_systemd_itself_refuses_is_told_and_no_run_takes_it(rig: Rig) -> None:
+    rig.install_unit(text=unit_text(f"ExecStart=/bin/true\nExecStart={COMMAND}"), start=False)
+    found = look(spec(rig))
+    assert list(failures(found)) == ["unit"]
+    assert "cannot be loaded" in found["unit"].detail
+    with pytest.raises(PreflightError, match=r"host gpu01: .*cannot be loaded"):
+        read_base((spec(rig),), lambda _: None)
 
 
 def test_an_unknown_unit_is_told_the_nearest_name(rig: Rig) -> None:
