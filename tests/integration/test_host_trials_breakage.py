@@ -95,7 +95,7 @@ def test_a_host_that_is_rebooted_is_production_again_and_can_be_entered_anew(
     original = host.argv()
 
     async def scenario(trials: HostTrials) -> None:
-        short, trials.workload = trials.workload, replace(trials.workload, level_min_s=8.0, level_max_s=8.0)
+        short, trials.workload = trials.workload, replace(trials.workload, level_min_s=60.0, level_max_s=60.0)
         result = await trials.run({"speculative_num_steps": 2}, when={TrialState.MEASURING: lambda: reboot(host.rig)})
         assert isinstance(result.outcome, Faulted), result.outcome
         assert not host.is_there(drop_in_path(host.unit))
