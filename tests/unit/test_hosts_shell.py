@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -18,6 +17,7 @@ from tuner.hosts.shell.status import Phase, read_look, read_piece, read_scan, re
 from tuner.model.host import Activity, CommandResult
 from tuner.model.trial import Command, ServiceIdentity
 from tuner.testing.fake_clock import FakeClock
+from tuner.testing.scripted_transport import ScriptedTransport, said
 
 BOOT, LATER_BOOT = "11111111-aaaa", "22222222-bbbb"
 COMMAND = Command(argv=("sglang", "serve"))
@@ -101,10 +101,11 @@ def test_a_process_is_listed_once_and_without_words_too() -> None:
     ]
 
 
-class SaidHost:
+class SaidHost(ScriptedTransport):
     """A host that says what it is told to: the last word for a script stays."""
 
     def __init__(self) -> None:
+        super().__init__(self._say)
         self.says: dict[str, str] = {
             looks.PLACE: "8:1 /\n",
             scripts.START: f"started\n{line('running')}\n",
@@ -113,26 +114,10 @@ class SaidHost:
         }
         self.fault: TransportFault | None = None
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",  # noqa: ARG002
-        timeout_s: float = 30.0,  # noqa: ARG002
-        repeat: bool = True,  # noqa: ARG002
-    ) -> CommandResult:
+    def _say(self, argv: tuple[str, ...]) -> CommandResult:
         if self.fault is not None:
             raise self.fault
-        return CommandResult(status=0, stdout=self.says[argv[2]], stderr="")
-
-    async def read_file(self, path: str) -> bytes:
-        raise NotImplementedError
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        """Nothing is open."""
+        return said(self.says[argv[2]])
 
 
 def started(host: SaidHost, *, leased: bool = False) -> ShellServiceManager:

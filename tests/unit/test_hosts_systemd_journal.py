@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 
 import pytest
 
 from tuner.errors import HostFault
 from tuner.hosts.systemd.journal import cursor_now, parse_entries, read_journal
 from tuner.model.host import CommandResult
+from tuner.testing.scripted_transport import ScriptedTransport, in_turn
 
 
 def entry(cursor: str, message: object, **fields: str) -> str:
     return json.dumps({"__CURSOR": cursor, "MESSAGE": message, **fields}) + "\n"
 
 
-class Answers:
-    """Gives one answer after another."""
-
-    def __init__(self, *answers: CommandResult) -> None:
-        self._answers = list(answers)
-        self.argvs: list[tuple[str, ...]] = []
-
-    async def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
-    ) -> CommandResult:
-        assert (stdin, repeat) == (b"", True)
-        assert timeout_s > 0
-        self.argvs.append(tuple(argv))
-        return self._answers.pop(0)
-
-    async def read_file(self, path: str) -> bytes:
-        raise NotImplementedError(path)
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        raise NotImplementedError(path, content, mode)
-
-    async def close(self) -> None:
-        pass
+def answers(*results: CommandResult) -> ScriptedTransport:
+    return ScriptedTransport(in_turn(*results))
 
 
 def said(stdout: str = "", stderr: str = "journalctl: 0\n", status: int = 0) -> CommandResult:
@@ -85,40 +64,41 @@ CUT = '{"MESSAGE":"xxxxx'
 
 
 def test_an_entry_too_long_to_be_read_is_passed_over_and_said_so() -> None:
-    transport = Answers(
+    transport = answers(
         said(entry("a", "old") + CUT), said(entry("a", "") + entry("b", "") + entry("c", "")), said(CUT)
     )
     piece = asyncio.run(read_journal(transport, "u.service", "a"))
     assert piece.cursor == "b"
     assert "left out" in piece.text
-    assert transport.argvs[1][-3] == "_BOOT_ID"
+    assert transport.calls[1][-3] == "_BOOT_ID"
+    assert transport.inputs == [b""] * 3
 
 
 def test_what_follows_an_entry_too_long_to_be_read_is_not_lost() -> None:
-    transport = Answers(said(CUT), said(entry("a", "") + entry("b", "")), said(entry("b", "next")))
+    transport = answers(said(CUT), said(entry("a", "") + entry("b", "")), said(entry("b", "next")))
     piece = asyncio.run(read_journal(transport, "u.service", "a"))
     assert (piece.text, piece.cursor) == ("next\n", "b")
-    assert transport.argvs[2][-1] == "--after-cursor="
+    assert transport.calls[2][-1] == "--after-cursor="
 
 
 def test_nothing_after_an_entry_too_long_to_be_read_is_nothing() -> None:
-    piece = asyncio.run(read_journal(Answers(said(CUT), said(entry("a", ""))), "u.service", "a"))
+    piece = asyncio.run(read_journal(answers(said(CUT), said(entry("a", ""))), "u.service", "a"))
     assert (piece.text, piece.cursor) == ("", "a")
 
 
 def test_a_journal_that_is_empty_has_no_cursor_yet_and_is_read_from_now_on() -> None:
-    assert asyncio.run(cursor_now(Answers(said("1796000000\n-- No entries --\n", "")))) == "@1796000000"
-    assert asyncio.run(cursor_now(Answers(said("1796000000\n", "", 1)))) == "@1796000000"
-    assert asyncio.run(cursor_now(Answers(said("1796000000\n-- No entries --\n-- cursor: s=1;i=2\n")))) == "s=1;i=2"
-    transport = Answers(said(entry("a", "one")))
+    assert asyncio.run(cursor_now(answers(said("1796000000\n-- No entries --\n", "")))) == "@1796000000"
+    assert asyncio.run(cursor_now(answers(said("1796000000\n", "", 1)))) == "@1796000000"
+    assert asyncio.run(cursor_now(answers(said("1796000000\n-- No entries --\n-- cursor: s=1;i=2\n")))) == "s=1;i=2"
+    transport = answers(said(entry("a", "one")))
     assert asyncio.run(read_journal(transport, "u.service", "@1796000000")).cursor == "a"
-    assert (transport.argvs[0][-4], transport.argvs[0][-1]) == ("@1796000000", "--since=")
+    assert (transport.calls[0][-4], transport.calls[0][-1]) == ("@1796000000", "--since=")
 
 
 def test_a_damaged_journal_is_a_fault_and_not_the_units_whole_history() -> None:
     damaged = said("1796000000\n-- No entries --\n", "Failed to get cursor: Bad message\n", 1)
     with pytest.raises(HostFault, match="Bad message"):
-        asyncio.run(cursor_now(Answers(damaged)))
+        asyncio.run(cursor_now(answers(damaged)))
 
 
 @pytest.mark.parametrize(
@@ -131,16 +111,16 @@ def test_a_damaged_journal_is_a_fault_and_not_the_units_whole_history() -> None:
 )
 def test_a_journal_the_login_may_not_read_is_a_fault_with_its_remedy(hint: str) -> None:
     with pytest.raises(HostFault, match="systemd-journal"):
-        asyncio.run(cursor_now(Answers(said("-- cursor: s=1\n", hint))))
+        asyncio.run(cursor_now(answers(said("-- cursor: s=1\n", hint))))
     with pytest.raises(HostFault, match="cannot be read"):
         asyncio.run(
             read_journal(
-                Answers(said("", "Failed to seek to cursor: Invalid argument\njournalctl: 1\n")), "u.service", "x"
+                answers(said("", "Failed to seek to cursor: Invalid argument\njournalctl: 1\n")), "u.service", "x"
             )
         )
 
 
 def test_warnings_and_the_end_by_a_full_pipe_are_no_faults() -> None:
     warned = said(entry("a", "one"), "Journal file x.journal is truncated, ignoring file.\njournalctl: 141\n")
-    assert asyncio.run(read_journal(Answers(warned), "u.service", "")).text == "one\n"
-    assert asyncio.run(read_journal(Answers(said("", "journalctl: 1\n")), "u.service", "")).text == ""
+    assert asyncio.run(read_journal(answers(warned), "u.service", "")).text == "one\n"
+    assert asyncio.run(read_journal(answers(said("", "journalctl: 1\n")), "u.service", "")).text == ""

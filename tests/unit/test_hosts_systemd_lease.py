@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tuner.errors import HostFault, LeaseHeld, LeaseLost
 from tuner.hosts.systemd.holding import Grant, Seen, grant, read_holder, write_holder
 from tuner.hosts.systemd.lease import LeaseFolder, commands
-from tuner.model.host import CommandResult
+from tuner.testing.scripted_transport import ScriptedTransport, in_turn, said
 from tuner.testing.tenancy_suite import holder
 
 PLACE = "sglang.service"
@@ -112,51 +111,22 @@ def test_each_file_is_written_beside_its_place_and_moved_there() -> None:
     assert len(listed) == 3 + 3 * 3
 
 
-class Answers:
-    """A transport that answers what it was told to, in order."""
-
-    def __init__(self, *answers: CommandResult) -> None:
-        self._answers = list(answers)
-        self.asked: list[tuple[str, ...]] = []
-
-    async def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
-    ) -> CommandResult:
-        assert timeout_s >= 30.0
-        assert repeat
-        assert stdin == b""
-        self.asked.append(tuple(argv))
-        return self._answers.pop(0)
-
-    async def read_file(self, path: str) -> bytes:
-        raise AssertionError(path)
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        raise AssertionError(f"{path} {content!r} {mode}")
-
-    async def close(self) -> None: ...
-
-
-def said(stdout: str = "", *, status: int = 0, stderr: str = "") -> CommandResult:
-    return CommandResult(status=status, stdout=stdout, stderr=stderr)
-
-
 def test_a_lease_that_changes_hands_at_every_try_is_given_up() -> None:
-    answers = Answers(*(said(text) for _ in range(10) for text in ("changed\n", "")))
+    answers = ScriptedTransport(in_turn(*(said(text) for _ in range(10) for text in ("changed\n", ""))))
     with pytest.raises(HostFault, match="changed hands 10 times"):
         asyncio.run(LeaseFolder(answers, "/run/tuner/a", place="a", sudo=False).take(holder(), 900.0))
 
 
 def test_what_never_was_ours_is_lost_without_asking_for_it() -> None:
-    answers = Answers(said(""))
+    answers = ScriptedTransport(in_turn(said("")))
     with pytest.raises(LeaseLost):
         asyncio.run(LeaseFolder(answers, "/run/tuner/a", place="a", sudo=False).renew(900.0))
     asyncio.run(LeaseFolder(answers, "/run/tuner/a", place="a", sudo=False).drop())
-    assert len(answers.asked) == 1
+    assert len(answers.calls) == 1
 
 
 def test_only_the_word_sudo_and_plain_arguments_reach_the_script() -> None:
-    answers = Answers(said("taken\n"), said("renewed\n"))
+    answers = ScriptedTransport(in_turn(said("taken\n"), said("renewed\n")))
 
     async def scenario() -> None:
         lease = LeaseFolder(answers, "/run/tuner/a", place="a", sudo=True)
@@ -164,9 +134,11 @@ def test_only_the_word_sudo_and_plain_arguments_reach_the_script() -> None:
         await lease.renew(899.5)
 
     asyncio.run(scenario())
-    assert [argv[:2] for argv in answers.asked] == [("sh", "-c")] * 2
-    assert answers.asked[0][3:8] == ("tuner-lease", "sudo", "/run/tuner/a", "900", "")
-    assert answers.asked[1][3:7] == ("tuner-lease", "sudo", "/run/tuner/a", "900")
+    assert [argv[:2] for argv in answers.calls] == [("sh", "-c")] * 2
+    assert answers.calls[0][3:8] == ("tuner-lease", "sudo", "/run/tuner/a", "900", "")
+    assert answers.calls[1][3:7] == ("tuner-lease", "sudo", "/run/tuner/a", "900")
+    assert answers.inputs == [b"", b""]
+    assert min(answers.timeouts_s) >= 30.0, "longer than a script waits for the lock"
 
 
 @pytest.mark.parametrize(
@@ -180,6 +152,8 @@ def test_only_the_word_sudo_and_plain_arguments_reach_the_script() -> None:
     ],
 )
 def test_why_it_cannot_be_used_is_said_with_the_remedy(stderr: str, remedy: str) -> None:
-    lease = LeaseFolder(Answers(said(status=1, stderr=stderr)), "/run/tuner/a", place="a.service", sudo=False)
+    lease = LeaseFolder(
+        ScriptedTransport(in_turn(said(status=1, stderr=stderr))), "/run/tuner/a", place="a.service", sudo=False
+    )
     with pytest.raises(HostFault, match=rf"a\.service: the lease in /run/tuner/a cannot be used: .*{remedy}"):
         asyncio.run(lease.take(holder(), 900.0))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -21,6 +21,7 @@ from tuner.hosts.systemd.timespan import seconds
 from tuner.model.host import Activity, CommandResult
 from tuner.model.trial import ServiceIdentity
 from tuner.testing.fake_clock import FakeClock
+from tuner.testing.scripted_transport import ScriptedTransport, said
 
 UNIT = "a.service"
 OURS = "0123456789abcdef" * 2
@@ -28,7 +29,7 @@ OWNERS = "f" * 32
 
 
 @dataclass
-class ToldUnit:
+class ToldUnit(ScriptedTransport):
     """A host with one unit; a step is taken at each look."""
 
     boot: str = "boot1"
@@ -39,27 +40,21 @@ class ToldUnit:
     main_pid: int = 7
     job: str = "0"
     fault: TransportFault | None = None
-    calls: list[tuple[str, ...]] = field(default_factory=list)
     then: Callable[[], None] = lambda: None
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",  # noqa: ARG002
-        timeout_s: float = 30.0,  # noqa: ARG002
-        repeat: bool = True,  # noqa: ARG002
-    ) -> CommandResult:
+    def __post_init__(self) -> None:
+        super().__init__(self._say)
+
+    def _say(self, argv: tuple[str, ...]) -> CommandResult:
         if self.fault is not None:
             raise self.fault
-        self.calls.append(tuple(argv))
         if argv[:2] == ("systemctl", "stop"):
             self.state = "deactivating"
         if argv[:2] == ("systemctl", "kill"):
             self.state, self.main_pid = "inactive", 0
         if argv[0] != "sh" and argv[1] != "show":
-            return CommandResult(status=0, stdout="", stderr="")
-        said = {
+            return said()
+        shown = {
             "LoadState": "loaded",
             "ActiveState": self.state,
             "SubState": "?",
@@ -78,20 +73,11 @@ class ToldUnit:
             "Documentation": self.mark,
             "TimeoutStopUSec": self.timeout_stop,
         }
-        text = "".join(f"{name}={value}\n" for name, value in said.items())
+        text = "".join(f"{name}={value}\n" for name, value in shown.items())
         if argv[0] == "sh":
             text = f"{self.boot}\n{text}" if "systemctl show" in argv[2] else ""
         self.then()
-        return CommandResult(status=0, stdout=text, stderr="")
-
-    async def read_file(self, path: str) -> bytes:
-        raise NotImplementedError(path)
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        raise NotImplementedError(path, content, mode)
-
-    async def close(self) -> None:
-        pass
+        return said(text)
 
     def asked(self, verb: str) -> bool:
         return any(call[:2] == ("systemctl", verb) for call in self.calls)

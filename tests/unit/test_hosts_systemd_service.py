@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +12,7 @@ from tuner.hosts.systemd.look import Look, parse_look
 from tuner.hosts.systemd.root import Root, commands, replace_commands, sudoers_lines
 from tuner.model.host import Activity, CommandResult
 from tuner.model.trial import ServiceIdentity
+from tuner.testing.scripted_transport import ScriptedTransport, said
 
 UNIT = "a.service"
 SHOWN = """\
@@ -99,30 +99,9 @@ def test_a_systemd_that_does_not_answer_is_a_fault_with_its_words() -> None:
 # ---------------------------------------------------------------------------- root
 
 
-class Scripted:
-    """Remembers each command with its input; answers as told, by the program."""
-
-    def __init__(self, **answers: list[CommandResult]) -> None:
-        self.calls: list[tuple[tuple[str, ...], bytes]] = []
-        self._answers = answers
-
-    async def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
-    ) -> CommandResult:
-        assert repeat
-        assert timeout_s > 0
-        self.calls.append((tuple(argv), stdin))
-        answers = self._answers.get(argv[0]) or [CommandResult(status=0, stdout="", stderr="")]
-        return answers.pop(0)
-
-    async def read_file(self, path: str) -> bytes:
-        raise NotImplementedError(path)
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        raise NotImplementedError(path, content, mode)
-
-    async def close(self) -> None:
-        pass
+def by_program(**answers: list[CommandResult]) -> ScriptedTransport:
+    """Answer as told, by the program; every other succeeds in silence."""
+    return ScriptedTransport(lambda argv: (answers.get(argv[0]) or [said()]).pop(0))
 
 
 def failed(stderr: str, status: int = 1) -> CommandResult:
@@ -130,21 +109,21 @@ def failed(stderr: str, status: int = 1) -> CommandResult:
 
 
 def test_a_file_is_replaced_by_the_commands_that_are_listed() -> None:
-    transport = Scripted()
+    transport = by_program()
     asyncio.run(Root(transport, sudo=True).replace_file("/run/x", b"text"))
     listed = replace_commands("/run/x")
-    assert [call[0] for call in transport.calls] == [("sudo", "-n", *argv) for argv in listed]
-    assert [call[1] for call in transport.calls] == [b"", b"text", b""]
+    assert transport.calls == [("sudo", "-n", *argv) for argv in listed]
+    assert transport.inputs == [b"", b"text", b""]
 
 
 def test_a_rename_that_was_done_before_its_answer_was_lost_is_no_failure() -> None:
-    transport = Scripted(mv=[failed("mv: cannot stat '/run/x.new': No such file or directory")])
+    transport = by_program(mv=[failed("mv: cannot stat '/run/x.new': No such file or directory")])
     asyncio.run(Root(transport, sudo=False).replace_file("/run/x", b"text"))
-    assert [call[0][0] for call in transport.calls] == ["install", "tee", "mv", "install", "tee", "mv"]
+    assert [call[0] for call in transport.calls] == ["install", "tee", "mv", "install", "tee", "mv"]
 
 
 def test_a_full_disk_is_a_fault_that_names_the_file() -> None:
-    transport = Scripted(tee=[failed("tee: /run/x.new: No space left on device")])
+    transport = by_program(tee=[failed("tee: /run/x.new: No space left on device")])
     with pytest.raises(HostFault, match=r"/run/x\.new.*No space left"):
         asyncio.run(Root(transport, sudo=False).replace_file("/run/x", b"text"))
 
@@ -157,7 +136,7 @@ def test_a_full_disk_is_a_fault_that_names_the_file() -> None:
     ],
 )
 def test_a_refusal_of_sudo_is_no_answer_and_says_where_the_lines_are(words: str) -> None:
-    transport = Scripted(sudo=[failed(words), failed(words)])
+    transport = by_program(sudo=[failed(words), failed(words)])
     with pytest.raises(HostFault, match="sudoers lines that `tuner doctor` prints"):
         asyncio.run(Root(transport, sudo=True).attempt(("systemctl", "start", "a")))
 

@@ -16,6 +16,7 @@ from tuner.hosts.systemd.paths import drop_in_path, object_path, shown_words, sl
 from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.unit import ExecLine, Unit, parse_unit, read_unit
 from tuner.model.host import CommandResult
+from tuner.testing.scripted_transport import ScriptedTransport, said
 
 NAME = "sglang-qwen.service"
 ARGV = ("/usr/bin/python3", "-m", "sglang.launch_server", "--port", "30000")
@@ -248,32 +249,17 @@ def test_nonsense_is_a_fault_and_shown() -> None:
         parse_unit(NAME, "nonsense")
 
 
-class Scripted:
-    """Answers the question for the unit, and ``cat`` from a set of files; the rest is missing."""
+def unit_and_files(unit: CommandResult, files: dict[str, str]) -> ScriptedTransport:
+    """Answer the question for the unit, and ``cat`` from a set of files; the rest is missing."""
 
-    def __init__(self, unit_answer: CommandResult, files: dict[str, str]) -> None:
-        self._answer = unit_answer
-        self._files = files
-
-    async def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0, repeat: bool = True
-    ) -> CommandResult:
-        assert (stdin, repeat) == (b"", True)
-        assert timeout_s > 0
+    def answer(argv: tuple[str, ...]) -> CommandResult:
         if argv[0] == "sh":
-            return self._answer
-        if argv[0] == "cat" and argv[1] in self._files:
-            return CommandResult(status=0, stdout=self._files[argv[1]], stderr="")
-        return CommandResult(status=1, stdout="", stderr="No such file or directory")
+            return unit
+        if argv[0] == "cat" and argv[1] in files:
+            return said(files[argv[1]])
+        return said(stderr="No such file or directory", status=1)
 
-    async def read_file(self, path: str) -> bytes:
-        raise NotImplementedError(path)
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        raise NotImplementedError(path, content, mode)
-
-    async def close(self) -> None:
-        pass
+    return ScriptedTransport(answer)
 
 
 def test_environment_files_are_read_in_order_and_missing_ones_named_unless_optional() -> None:
@@ -281,10 +267,11 @@ def test_environment_files_are_read_in_order_and_missing_ones_named_unless_optio
     first = base64.b64encode(b"A=1\nB=1\n").decode()
     lines = f"read\t/etc/a.env\t{first}\nhidden\t/etc/b.env\t\nmissing\t/etc/none.env\t\nmissing\t/etc/gone.env\t"
     answer = CommandResult(status=0, stdout=printed(files=[list(name) for name in names], after=lines), stderr="")
-    transport = Scripted(answer, {"/etc/b.env": "B=2\n"})
+    transport = unit_and_files(answer, {"/etc/b.env": "B=2\n"})
     found = asyncio.run(read_unit(transport, NAME, Root(transport, sudo=False)))
     assert found.file_environment == (("A", "1"), ("B", "1"), ("B", "2"))
     assert found.unreadable_files == ("/etc/gone.env",)
+    assert set(transport.inputs) == {b""}
     without_root = asyncio.run(read_unit(transport, NAME))
     assert without_root.unreadable_files == ("/etc/b.env", "/etc/gone.env")
 
@@ -301,7 +288,7 @@ def test_environment_files_are_read_in_order_and_missing_ones_named_unless_optio
 def test_a_host_without_a_fitting_systemd_is_told_from_one_that_fails(
     status: int, stderr: str, error: type[Exception], says: str
 ) -> None:
-    transport = Scripted(CommandResult(status=status, stdout="", stderr=stderr), {})
+    transport = unit_and_files(CommandResult(status=status, stdout="", stderr=stderr), {})
     with pytest.raises(error, match=says):
         asyncio.run(read_unit(transport, NAME))
 
