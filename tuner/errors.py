@@ -81,7 +81,15 @@ class HostKeyRefused(TransportFault):
 
 
 class LoginRefused(TransportFault):
-    """The host takes neither this user nor this key; trying again does not help."""
+    """The host takes neither this user nor this key; trying again does not help.
+
+    Attributes:
+        new_key: fingerprint of a host key that was to be taken as new, and was not for this; None: none was.
+    """
+
+    def __init__(self, message: str, *, new_key: str | None = None) -> None:
+        super().__init__(message)
+        self.new_key = new_key
 
 
 class DirtyHost(HostFault):

@@ -71,8 +71,20 @@ def test_a_login_that_does_not_work_is_a_row_and_everything_after_it_is_not_look
     found = look(UnitHostSpec(name="gpu01", unit=UNIT, login=login(rig, tmp_path)))
     assert list(failures(found)) == [check]
     assert part in found[check].detail
+    if case == "changed host key":
+        assert "ssh-keygen -R" in found[check].remedy
+        assert "--accept-new-host-key" not in found[check].remedy
     assert found["unit"].verdict is RowVerdict.UNKNOWN
     assert found["route"].verdict is RowVerdict.UNKNOWN
+
+
+def test_a_new_host_key_is_shown_and_not_taken_where_the_login_fails(rig: Rig, tmp_path: Path) -> None:
+    login = changed(rig, known_hosts=known(rig, tmp_path, ""), user="nobody-here", accept_new_host_key=True)
+    found = look(UnitHostSpec(name="gpu01", unit=UNIT, login=login))
+    assert list(failures(found)) == ["login"]
+    assert found["host key"].verdict is RowVerdict.WARNING
+    assert "SHA256:" in found["host key"].detail
+    assert (tmp_path / "known_hosts").read_text() == ""
 
 
 class Failing(SshTransport):

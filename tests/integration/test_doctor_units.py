@@ -62,6 +62,9 @@ def test_an_unknown_unit_is_told_the_nearest_name(rig: Rig) -> None:
     found = look(spec(rig, unit="sglang-qwem.service"))
     assert list(failures(found)) == ["unit"]
     assert f"did you mean {UNIT}" in found["unit"].remedy
+    assert found["GPU memory"].detail == "not looked at: the unit is not there"  # whose it is, nobody can say
+    with pytest.raises(PreflightError, match=rf"host gpu01: this host has no unit .*did you mean {UNIT}"):
+        read_base((spec(rig, unit="sglang-qwem.service"),), lambda _: None)
 
 
 def test_a_template_without_an_instance_is_told_so(rig: Rig) -> None:

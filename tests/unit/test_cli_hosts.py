@@ -65,7 +65,7 @@ class Seen:
 
 
 def unit_runs(words: str, seen: Seen | None = None) -> Callable[..., Command]:
-    def read_base(hosts: tuple[HostSpec, ...], _say: object, heir: Heir | None, env: list[str]) -> Command:
+    def read_base(hosts: tuple[HostSpec, ...], _say: object, heir: Heir | None, env: list[str], _: object) -> Command:
         if seen is not None:
             seen.hosts, seen.heir, seen.env = hosts, heir, env
         return Command(argv=tuple(words.split()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tuner.hosts.checks.advice import Advice
 from tuner.hosts.checks.gpus import Gpu, Gpus, GpuUser, gpus_row, memory_row, parse_gpus, parse_persistence, parse_users
 from tuner.hosts.checks.machine import Machine
 from tuner.hosts.checks.needs import commands, lines
@@ -111,6 +112,16 @@ def test_foreign_memory_is_named_with_its_owner() -> None:
     assert "2.0 GiB" in row.detail
     assert "pid 9 gone" in row.detail
     assert "600 s" in row.remedy
+
+
+def test_what_another_unit_runs_may_be_production_and_is_not_to_be_ended_just_so() -> None:
+    found = Gpus(gpus=(gpu(0, 2 * GIB),), users=(GpuUser(pid=8, name="sglang", used_bytes=2 * GIB),))
+    row = memory_row(found, (), {8: owner(8, "sglang-qwen.service")}, UNIT, wait_s=600)
+    assert row.remedy.startswith("sglang-qwen.service may be somebody's production: ask its owner")
+    theirs = port_row(30000, (Listener(address="*", pids=(8,)),), {8: owner(8, "nginx.service")}, UNIT, running=False)
+    assert theirs.remedy.startswith("nginx.service may be somebody's production")
+    mine = memory_row(found, (), {8: owner(8, "user@1000.service")}, UNIT, wait_s=600)
+    assert mine.remedy.startswith("end them")
 
 
 def test_memory_that_nobody_holds_is_a_warning_only_on_our_gpus() -> None:
@@ -302,6 +313,11 @@ def test_missing_rights_come_with_the_lines_that_give_them(
     if verdict is FAILED:
         assert row.lines == wanted
         assert "/etc/sudoers.d/tuner" in row.remedy
+
+
+def test_a_host_of_the_command_line_gets_sudo_there() -> None:
+    row = rights_row(machine(1001), None, sudo=False, lines=(), advice=Advice(by_options=True))
+    assert row.remedy.startswith("give --sudo, add these lines")
 
 
 def test_a_program_that_was_not_found_is_expected_in_usr_bin() -> None:

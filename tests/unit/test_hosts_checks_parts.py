@@ -8,6 +8,7 @@ import pytest
 
 from tuner.errors import HostFault, HostKeyRefused, LoginRefused, TransportFault
 from tuner.hosts.checks.address import address_row, listen_address
+from tuner.hosts.checks.advice import Advice
 from tuner.hosts.checks.clock import ClockOffset, clock_row, offset
 from tuner.hosts.checks.disk import Space, disk_row, parse_space, run_row
 from tuner.hosts.checks.installed import is_python, shebang
@@ -110,7 +111,7 @@ def verdicts(rows: tuple[object, ...]) -> dict[str, RowVerdict]:
     ("error", "expected"),
     [
         (TransportFault("gpu01: no answer"), (FAILED, UNKNOWN, UNKNOWN)),
-        (HostKeyRefused("gpu01: unknown key"), (OK, FAILED, UNKNOWN)),
+        (HostKeyRefused("gpu01: unknown key: ask ssh-keygen"), (OK, FAILED, UNKNOWN)),
         (LoginRefused("gpu01: refused"), (OK, OK, FAILED)),
     ],
 )
@@ -120,8 +121,28 @@ def test_the_row_that_fails_is_the_one_that_is_at_fault(
     rows = refused_rows(LOGIN, error)
     assert verdicts(rows) == dict(zip(("reachable", "host key", "login"), expected, strict=True))
     failed = next(row for row in rows if row.verdict is FAILED)
-    assert failed.detail == str(error)
+    assert failed.detail == str(error).removesuffix(": ask ssh-keygen")
     assert failed.remedy
+
+
+def test_a_refused_key_says_what_to_do_about_it_and_about_no_other() -> None:
+    error = HostKeyRefused("gpu01: host key SHA256:a is not the one that is known: run ssh-keygen -R '[gpu01]:22'")
+    row = refused_rows(LOGIN, error)[1]
+    assert row.detail == "gpu01: host key SHA256:a is not the one that is known"
+    assert row.remedy == "run ssh-keygen -R '[gpu01]:22'"
+
+
+def test_a_new_key_that_was_not_taken_for_the_login_failed_is_shown() -> None:
+    row = refused_rows(LOGIN, LoginRefused("gpu01: refused", new_key="gpu01 SHA256:abc"))[1]
+    assert row.verdict is WARNING
+    assert "SHA256:abc" in row.detail
+    assert "not taken" in row.detail
+
+
+def test_a_login_of_the_command_line_is_mended_there() -> None:
+    row = refused_rows(LOGIN, LoginRefused("gpu01: refused"), Advice(by_options=True))[2]
+    assert "--host" in row.remedy
+    assert "[[hosts]]" not in row.remedy
 
 
 def test_a_host_key_that_was_just_taken_is_shown_to_be_compared() -> None:
@@ -281,13 +302,29 @@ def test_the_address_a_server_listens_on_is_read_from_its_command(argv: tuple[st
 def test_a_server_that_the_load_cannot_reach_is_found_out(
     listen: str, reach: Reach, host: str, verdict: RowVerdict
 ) -> None:
-    row = address_row(listen, reach, host)
+    row = address_row(listen, reach, host, 30000)
     assert row.verdict is verdict
     assert bool(row.remedy) == (verdict is not OK)
 
 
 def test_a_server_on_loopback_is_to_be_reached_by_a_tunnel() -> None:
-    assert "tunnel = true" in address_row("127.0.0.1", Reach(), "gpu01").remedy
+    assert "tunnel = true" in address_row("127.0.0.1", Reach(), "gpu01", 30000).remedy
+    assert "give --tunnel" in address_row("127.0.0.1", Reach(), "gpu01", 30000, Advice(by_options=True)).remedy
+
+
+@pytest.mark.parametrize(
+    ("base_url", "said"),
+    [
+        ("http://gpu01:30000", ""),
+        ("http://gpu01:31000", "base_url names port 31000, the server's command line 30000"),
+        ("https://llm.example", "base_url names port 443, the server's command line 30000"),
+    ],
+)
+def test_a_url_with_another_port_than_the_servers_is_told(base_url: str, said: str) -> None:
+    row = address_row("0.0.0.0", Reach(base_url=base_url), "gpu01", 30000)
+    assert row.verdict is OK
+    assert row.detail.endswith(said or base_url)
+    assert "to be reached at" in row.detail  # it was not tried here
 
 
 # ------------------------------------------------------------------ installed version

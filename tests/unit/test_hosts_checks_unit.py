@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from tuner.engines.versions import judge, release
-from tuner.hosts.checks.command import command_row, refused_row
-from tuner.hosts.checks.route import RouteReading, Server, needed_chunks_per_s, read_reply, route_row, silent_row
+from tuner.hosts.checks.advice import TABLE, Advice
+from tuner.hosts.checks.command import command_row, looks_like, refused_row, run_words, unfit_row
+from tuner.hosts.checks.route import (
+    RouteReading,
+    Server,
+    Way,
+    needed_chunks_per_s,
+    read_reply,
+    route_row,
+    silent_row,
+)
 from tuner.hosts.checks.unit import UnitView, effects_row, kind_row, nearest, parse_view, unit_row
+from tuner.hosts.systemd.holding import Seen
 from tuner.model.finding import RowVerdict
+from tuner.model.lease import Holder
 from tuner.model.space import Assignment
 from tuner.model.trial import Command
 
 OK, WARNING, FAILED = RowVerdict.OK, RowVerdict.WARNING, RowVerdict.FAILED
 UNIT = "sglang-qwen.service"
+ME = Holder(owner="me@here", study="mtp", directory="/studies/mtp", machine="m1", pid=4711, since_s=1_796_000_000.0)
 LOADED = {
     "LoadState": "loaded",
     "ActiveState": "active",
@@ -66,6 +79,9 @@ def test_an_unknown_unit_is_told_the_nearest_names() -> None:
     assert nearest("sglang-qwen.service", names)[0] == "sglang-qwen3.service"
     row = unit_row("sglang-qwen.service", view({"LoadState": "not-found"}), names)
     assert "sglang-qwen3.service" in row.remedy
+    assert row.remedy.endswith("correct unit in its [[hosts]] table")
+    by_options = unit_row("x.service", view({"LoadState": "not-found"}), names, Advice(by_options=True))
+    assert by_options.remedy.endswith("correct --unit")
     assert nearest("SGLANG.service", names) == ("sglang-qwen3.service", "sglang@.service")
     assert nearest("zebra.service", names) == ()
 
@@ -131,9 +147,30 @@ def test_what_runs_today_is_shown_with_the_drop_ins_that_are_there() -> None:
 
 
 def test_a_trials_drop_in_that_was_left_is_a_warning_with_restore() -> None:
-    row = command_row(Command(argv=("a",)), Assignment.of({}), ("/run/systemd/system/x.d/zzzz-tuner.conf",))
+    todo = run_words(None, ME, Advice(restore="python -m tuner restore --study mine"))
+    row = command_row(Command(argv=("a",)), Assignment.of({"x": 1}), ("/run/systemd/system/x.d/zzzz-tuner.conf",), todo)
     assert row.verdict is WARNING
-    assert "tuner restore" in row.remedy
+    assert row.remedy == "a run was killed here; python -m tuner restore --study mine puts the original back"
+    assert "in a trial's drop-in, not what runs without it: x=1" in row.detail
+    assert "today" not in row.detail
+
+
+def test_a_drop_in_of_a_run_that_may_live_is_not_simply_to_be_removed() -> None:
+    other = replace(ME, owner="bob@there", study="night", directory="/s/night")
+    told = run_words(Seen(text="x", holder=other, left_s=800.0, exists=True), ME, TABLE)
+    assert told.startswith("wait for the run of bob@there (study night in /s/night")
+    assert "restore --study" not in told
+    assert "under way, or was killed" in run_words(Seen(text="x", holder=ME, left_s=800.0, exists=True), ME, TABLE)
+    assert run_words(Seen(text="x", holder=other, left_s=-1.0, exists=True), ME, TABLE).startswith("a run was killed")
+
+
+def test_a_unit_of_another_program_is_told_so_and_not_asked_for_flags() -> None:
+    row = unfit_row("dbus.service", "sglang", Command(argv=("/usr/bin/dbus-daemon", "--system")), "pin x", TABLE)
+    assert row.detail == "ExecStart of dbus.service is /usr/bin/dbus-daemon, which is not sglang"
+    assert row.remedy == "correct unit in its [[hosts]] table"
+    ours = Command(argv=("python3", "-m", "sglang.launch_server"))
+    assert unfit_row("a.service", "sglang", ours, "pin x", TABLE).detail == "a.service: pin x"
+    assert looks_like("llamacpp", Command(argv=("/opt/llama-server",)))
 
 
 # ------------------------------------------------------------------ versions
@@ -200,7 +237,7 @@ WIDE, NARROW = 50e6, 0.5e6  # bytes a second; 3200 chunks/s want 1.1 MB/s
     ],
 )
 def test_a_route_that_is_too_narrow_is_told_in_numbers(reading: RouteReading, verdict: RowVerdict, part: str) -> None:
-    row = route_row(reading, (1, 64), "ssh -L")
+    row = route_row(reading, (1, 64), Way(text="ssh -L"))
     assert row.verdict is verdict
     assert part in row.detail
     assert row.detail.startswith("ssh -L")
@@ -211,10 +248,29 @@ def test_a_route_that_is_too_narrow_is_told_in_numbers(reading: RouteReading, ve
 
 @pytest.mark.parametrize(("is_cut", "listens"), [(True, True), (True, False), (False, True)])
 def test_a_way_that_does_not_lead_to_a_port_that_is_listened_on_forbids_a_run(is_cut: bool, listens: bool) -> None:
-    row = route_row(RouteReading(problem="refused", is_cut=is_cut), (1, 64), "gpu01:30000", listens=listens)
+    row = route_row(RouteReading(problem="refused", is_cut=is_cut), (1, 64), Way(text="gpu01:30000"), listens=listens)
     assert row.verdict is (FAILED if is_cut and listens else WARNING)
-    if row.verdict is FAILED:
-        assert all(word in row.remedy for word in ("firewall", "tunnel = true", "base_url", "AllowTcpForwarding"))
+    assert all(word in row.remedy for word in ("firewall", "tunnel = true", "AllowTcpForwarding"))
+
+
+def test_a_url_that_leads_nowhere_is_named_once_with_the_port_that_is_meant() -> None:
+    url = "http://gpu01:31000"
+    way = Way(text=url, base_url=url, other_port="base_url names port 31000, the server's command line 30000")
+    reading = RouteReading(problem=f"{url} cannot be connected to: connection refused", is_cut=True)
+    row = route_row(reading, (1, 64), way, listens=True)
+    assert row.verdict is FAILED
+    assert row.detail == (
+        f"{url} cannot be connected to: connection refused; base_url names port 31000, the server's command line 30000"
+    )
+    assert row.remedy.startswith("correct base_url in")
+
+
+def test_who_goes_through_a_tunnel_is_not_told_to_take_one() -> None:
+    way = Way(text="ssh -L", is_tunnel=True, advice=Advice(by_options=True))
+    remedy = route_row(RouteReading(problem="refused", is_cut=True), (1, 64), way, listens=True).remedy
+    assert "AllowTcpForwarding" in remedy
+    assert "--tunnel" not in remedy
+    assert "firewall" not in remedy
 
 
 @pytest.mark.parametrize(("bytes_per_s", "verdict"), [(WIDE, OK), (NARROW, WARNING), (None, OK)])

@@ -66,10 +66,11 @@ def load(
     if not needs_unit(hosts):
         return load_study(root, name, overrides)
     check_study(root, name, overrides)
+    from tuner.wiring.advice import advice_of  # noqa: PLC0415
     from tuner.wiring.units import read_base  # noqa: PLC0415
 
     say(f"reading {_units(hosts)}")
-    base = read_base(hosts, say, heir, [name for name, _ in study.env])
+    base = read_base(hosts, say, heir, [name for name, _ in study.env], advice_of(root, name, overrides))
     spec = load_study(root, name, overrides, base)
     remark = base_remark(root, name, hosts)
     if remark is not None:

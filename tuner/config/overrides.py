@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from tuner.config.study_file import HIGHEST_SEED
 from tuner.errors import UsageError
@@ -32,6 +34,25 @@ class Overrides:
     sudo: bool = False
     tunnel: bool = False
     accept_new_host_key: bool = False
+
+
+def command_on_hosts(command: str, study: str, over: Overrides | None, root: Path = Path()) -> str:
+    """Return a command about the hosts of a run, ``restore`` or ``doctor``, as a shell takes it.
+
+    Args:
+        command: its name.
+        study: its name.
+        over: the options of the run, of which those that name its host are given again.
+        root: the folder that holds ``studies/``; the current one is not named.
+    """
+    words = ["python", "-m", "tuner", command, "--study", study]
+    if root != Path():
+        words += ["--root", str(root)]
+    for option, value in (("--host", over and over.host), ("--unit", over and over.unit)):
+        if value:
+            words += [option, value]
+    words += [option for option, given in (("--sudo", over and over.sudo), ("--tunnel", over and over.tunnel)) if given]
+    return shlex.join(words)
 
 
 def check_numbers(over: Overrides) -> None:

@@ -15,6 +15,7 @@ from tuner.engines import ENGINES
 from tuner.engines.versions import DISTRIBUTIONS, judge
 from tuner.errors import HostFault, TransportFault
 from tuner.hosts.checks import process_host, unit_host
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.login import refused_rows
 from tuner.hosts.checks.row import Row, ok, unknown, warning
@@ -28,6 +29,7 @@ from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.ports import EngineAdapter, HostTransport, ServiceManager
+from tuner.wiring.advice import advice_of
 from tuner.wiring.holder import holder_of
 from tuner.wiring.host import service_dir
 from tuner.wiring.load import hosts_of
@@ -46,6 +48,7 @@ class Aim:
         ladder: levels of the load.
         asking: who would take them.
         env: names of the variables that a trial sets on top of a unit's own.
+        advice: how remedies are written down.
     """
 
     engine: EngineAdapter
@@ -53,6 +56,7 @@ class Aim:
     ladder: tuple[int, ...]
     asking: Holder
     env: tuple[str, ...] = ()
+    advice: Advice = TABLE
 
 
 def examine(root: Path, name: str, overrides: Overrides | None = None) -> tuple[Finding, ...]:
@@ -73,6 +77,7 @@ def examine(root: Path, name: str, overrides: Overrides | None = None) -> tuple[
         ladder=workload.ladder,
         asking=holder_of(study.name, str(root.resolve() / FOLDER / study.name)),
         env=tuple(name for name, _ in study.env),
+        advice=advice_of(root, name, overrides),
     )
     return asyncio.run(check_hosts(hosts, aim))
 
@@ -117,7 +122,7 @@ async def _rows(spec: HostSpec, aim: Aim, given: HostTransport | None) -> tuple[
             return await process_host.process_host_rows(spec, bench, _survivors(spec, way.transport), path=here)
     except TransportFault as error:  # ssh_config cannot be followed, say
         every = unit_host.EVERY if isinstance(spec, UnitHostSpec) else process_host.EVERY
-        return (*refused_rows(spec.login, error), *unknown(every, "the host is not reached"))
+        return (*refused_rows(spec.login, error, aim.advice), *unknown(every, "the host is not reached"))
 
 
 def _survivors(spec: ProcessHostSpec, transport: HostTransport) -> process_host.Survivors:
@@ -159,6 +164,8 @@ def _bench(spec: UnitHostSpec | ProcessHostSpec, aim: Aim, way: Way) -> Bench:
         control=HttpControlClient,
         route=way.route,
         way=_way(spec, way.address),
+        reach=spec.reach,
+        advice=aim.advice,
         is_remote=spec.login is not None,
         address=way.address,
         ladder=aim.ladder,

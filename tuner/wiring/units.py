@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from tuner.errors import HostFault, PreflightError, UsageError
+from tuner.hosts.checks.advice import TABLE, Advice
+from tuner.hosts.checks.unit import read_names, read_view, unit_row
 from tuner.hosts.clock import SystemClock
 from tuner.hosts.systemd.overridden import overridden
 from tuner.hosts.systemd.paths import drop_in_path
@@ -33,7 +35,13 @@ class Heir:
     taken: list[HostSpec] = field(default_factory=list)
 
 
-def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None, env: Collection[str] = ()) -> Command:
+def read_base(
+    hosts: tuple[HostSpec, ...],
+    say: Say,
+    heir: Heir | None = None,
+    env: Collection[str] = (),
+    advice: Advice = TABLE,
+) -> Command:
     """Return the command line that the hosts' units run, with every variable expanded.
 
     Args:
@@ -41,8 +49,8 @@ def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None, e
         say: takes lines of prose: a host key that was accepted.
         heir: takes over what a killed run of the same study left on a host, and removes its drop-in; it
             has to restore that host. None: nothing is changed, and a drop-in of ours in the way is an error.
-
         env: names of the variables that every trial sets.
+        advice: how remedies are written down.
 
     Raises:
         UsageError: a unit cannot be tuned as it is.
@@ -50,7 +58,7 @@ def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None, e
     """
     units = tuple(host for host in hosts if isinstance(host, UnitHostSpec))
     try:
-        commands = asyncio.run(_read_all(units, say, heir, env))
+        commands = asyncio.run(_read_all(units, say, heir, env, advice))
     except HostFault as fault:
         raise PreflightError(str(fault)) from fault
     first, base = units[0], commands[0]
@@ -64,21 +72,25 @@ def read_base(hosts: tuple[HostSpec, ...], say: Say, heir: Heir | None = None, e
 
 
 async def _read_all(
-    units: tuple[UnitHostSpec, ...], say: Say, heir: Heir | None, env: Collection[str]
+    units: tuple[UnitHostSpec, ...], say: Say, heir: Heir | None, env: Collection[str], advice: Advice
 ) -> list[Command]:
-    return list(await asyncio.gather(*(_read(host, say, heir, env) for host in units)))
+    return list(await asyncio.gather(*(_read(host, say, heir, env, advice) for host in units)))
 
 
-async def _read(host: UnitHostSpec, say: Say, heir: Heir | None, env: Collection[str]) -> Command:
+async def _read(host: UnitHostSpec, say: Say, heir: Heir | None, env: Collection[str], advice: Advice) -> Command:
     way = way_to(host)
     root = Root(way.transport, sudo=host.sudo)
     try:
         unit = await read_unit(way.transport, host.unit, root)
+        if not unit.is_found:
+            names = await read_names(way.transport)
+            row = unit_row(host.unit, await read_view(way.transport, host.unit), names, advice)
+            raise PreflightError(f"host {host.name}: {row.detail}: {row.remedy}")
         if drop_in_path(host.unit) in unit.drop_in_paths:
             if heir is None:
                 raise PreflightError(
                     f"host {host.name}: a trial's drop-in replaces the command of {host.unit}: a run is under way, "
-                    "or was killed; the same `run` goes on, and `restore` puts the original back"
+                    f"or was killed; the same `run` goes on, and `{advice.restore}` puts the original back"
                 )
             heir.taken.append(host)
             holder = replace(heir.holder, host=host.name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.checks.row import Row
 from tuner.model.http import HttpReply
 from tuner.model.lease import Holder
+from tuner.model.study import Reach
 from tuner.model.trial import Command
 from tuner.ports import Clock, ControlClient, EngineAdapter, HostTransport, Route
 
@@ -29,6 +31,7 @@ class Bench:
         control: base URL -> client.
         route: how the load will reach the server.
         way: the same for the reader.
+        reach: what the study says of it.
         is_remote: the host is another machine.
         address: where the load looks for the server, without a tunnel.
         ladder: the study's levels.
@@ -36,6 +39,7 @@ class Bench:
         base: the study's own command line, for a host without units.
         env: names of the variables that a trial sets on top of a unit's own.
         accepted_key: fingerprint of a host key that was taken on the way; None: none was.
+        advice: how remedies are written down.
     """
 
     transport: HostTransport
@@ -45,6 +49,7 @@ class Bench:
     control: Callable[[str], ControlClient]
     route: Route
     way: str
+    reach: Reach
     is_remote: bool
     address: str
     ladder: tuple[int, ...]
@@ -53,6 +58,7 @@ class Bench:
     base: Command | None = None
     env: tuple[str, ...] = ()
     accepted_key: Callable[[], str | None] = lambda: None
+    advice: Advice = TABLE
 
     def headers(self, command: Command) -> Headers:
         """Return what goes with every request to a server of this command line."""

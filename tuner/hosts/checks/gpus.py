@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.hosts.checks.processes import Owner
+from tuner.hosts.checks.advice import TABLE, Advice
+from tuner.hosts.checks.processes import Owner, ending_words
 from tuner.hosts.checks.row import Row, failed, gib, ok, warning
 from tuner.hosts.checks.together import together
 from tuner.model.host import CommandResult
@@ -112,13 +113,14 @@ def parse_persistence(text: str) -> bool | None:
     return modes == {"enabled"}
 
 
-def gpus_row(found: Gpus, indices: Sequence[int], *, needed: bool) -> Row:
+def gpus_row(found: Gpus, indices: Sequence[int], *, needed: bool, advice: Advice = TABLE) -> Row:
     """Decide whether the GPUs that the study names can be watched.
 
     Args:
         found: what nvidia-smi says.
         indices: the study's ``gpu_indices``; empty: all.
         needed: False, for a host that may well have none.
+        advice: how remedies are written down.
     """
     check = "nvidia-smi"
     if found.missing:
@@ -132,7 +134,7 @@ def gpus_row(found: Gpus, indices: Sequence[int], *, needed: bool) -> Row:
         none = "nvidia-smi shows no GPU"
         remedy = "check that the driver is loaded and the GPUs belong to this host"
         return failed(check, none, remedy) if needed else warning(check, none, remedy)
-    unwatched = _unwatched(found, indices)
+    unwatched = _unwatched(found, indices, advice)
     if unwatched is not None:
         return failed(check, *unwatched)
     detail = _count(found.gpus)
@@ -145,17 +147,17 @@ def gpus_row(found: Gpus, indices: Sequence[int], *, needed: bool) -> Row:
     return ok(check, detail)
 
 
-def _unwatched(found: Gpus, indices: Sequence[int]) -> tuple[str, str] | None:
+def _unwatched(found: Gpus, indices: Sequence[int], advice: Advice) -> tuple[str, str] | None:
     """Say why the memory of the GPUs that the study means cannot be watched, and what to do; None: it can."""
     there = {gpu.index for gpu in found.gpus}
     absent = sorted(set(indices) - there)
     if absent:
-        return f"gpu_indices {absent}: this host has GPUs {sorted(there)}", "correct gpu_indices in its [[hosts]] table"
+        return f"gpu_indices {absent}: this host has GPUs {sorted(there)}", f"correct {advice.key('gpu_indices')}"
     silent = [gpu.index for gpu in _chosen(found, indices) if gpu.used_bytes is None or gpu.total_bytes is None]
     if silent:
         return (
             f"the driver does not tell the memory of GPU {', '.join(map(str, silent))}",
-            "name other GPUs in gpu_indices of its [[hosts]] table, or switch MIG off there: a run watches that memory",
+            f"name other GPUs as {advice.key('gpu_indices')}, or switch MIG off there: a run watches that memory",
         )
     return None
 
@@ -192,7 +194,8 @@ def memory_row(
         return warning(
             check,
             f"{detail}; foreign: {named}",
-            f"end them, or name other GPUs in gpu_indices: a run waits {wait_s:g} s for them and never touches them",
+            f"{ending_words([owners.get(user.pid) for user in foreign])}, or name other GPUs in gpu_indices: "
+            f"a run waits {wait_s:g} s for them and never touches them",
         )
     held_by_nobody = [gpu.index for gpu in chosen if not found.users and (gpu.used_bytes or 0) > UNEXPLAINED_BYTES]
     if held_by_nobody:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tuner.errors import HostKeyRefused, LoginRefused, TransportFault
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.checks.machine import Machine
 from tuner.hosts.checks.row import Row, failed, ok, unknown, warning
 from tuner.hosts.ssh.login import by_hand
 from tuner.model.study import SshLogin
 
 CHECKS = ("reachable", "host key", "login")
+_COMPARE = "compare it with the host's own: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there"
 
 
 def login_rows(login: SshLogin | None, machine: Machine, accepted_key: str | None) -> tuple[Row, ...]:
@@ -30,12 +32,12 @@ def login_rows(login: SshLogin | None, machine: Machine, accepted_key: str | Non
         key = warning(
             host_key,
             f"was unknown and has just been taken: {accepted_key}",
-            "compare it with the host's own: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub there",
+            _COMPARE,
         )
     return (ok(reachable, f"{login.host} over SSH"), key, ok(who, here))
 
 
-def refused_rows(login: SshLogin | None, error: TransportFault) -> tuple[Row, ...]:
+def refused_rows(login: SshLogin | None, error: TransportFault, advice: Advice = TABLE) -> tuple[Row, ...]:
     """Say which of the three it failed at; what comes after was not looked at."""
     reachable, host_key, who = CHECKS
     if login is None:
@@ -45,25 +47,25 @@ def refused_rows(login: SshLogin | None, error: TransportFault) -> tuple[Row, ..
         )
     user = login.user or "the login's user"
     if isinstance(error, HostKeyRefused):
+        # Which of the ways a key is refused, and so what to do, only the error knows.
+        seen, _, remedy = str(error).rpartition(": ")
+        seen, remedy = (seen, remedy) if seen else (remedy, _COMPARE)
         return (
             ok(reachable, f"{login.host} over SSH"),
-            failed(
-                host_key,
-                str(error),
-                "an unknown host: compare the fingerprint with the host's own, then give --accept-new-host-key once; "
-                f"a changed key: find out why, then ssh-keygen -R {login.host}",
-            ),
+            failed(host_key, seen, remedy),
             *unknown((who,), f"the {host_key} was refused"),
         )
     if isinstance(error, LoginRefused):
         return (
             ok(reachable, f"{login.host} over SSH"),
-            ok(host_key, "known"),
+            ok(host_key, "known")
+            if error.new_key is None
+            else warning(host_key, f"is unknown, and was not taken for the login failed: {error.new_key}", _COMPARE),
             failed(
                 who,
                 str(error),
                 f"put your public key into ~/.ssh/authorized_keys of {user} there (ssh-copy-id), load it into the "
-                "agent, or name another user or identity_file in its [[hosts]] table",
+                f"agent, or {advice.identity}",
             ),
         )
     return (

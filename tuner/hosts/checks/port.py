@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.hosts.checks.processes import Owner, read_owners
+from tuner.hosts.checks.processes import Owner, ending_words, read_owners
 from tuner.hosts.checks.row import Row, failed, ok
 from tuner.ports import HostTransport
 
@@ -139,25 +139,25 @@ def port_row(
         return ok(check, f"{port} is free")
     left = sorted({pid for listener in listeners for pid in listener.pids if pid in survivors})
     others = [listener for listener in listeners if not any(pid in survivors for pid in listener.pids)]
-    is_ours = any(_is_of(unit, listener, owners) for listener in others)
-    foreign = [
-        name
-        for listener in others
-        if not _is_of(unit, listener, owners)
-        for name in _foreigners(listener, owners, running=running)
-    ]
+    strangers = [listener for listener in others if not _is_of(unit, listener, owners)]
+    foreign = [name for listener in strangers for name in _foreigners(listener, owners, running=running)]
     if foreign:
         return failed(
             check,
             f"{port} is taken by {', '.join(dict.fromkeys(foreign))}",
-            "end it, or give the server another --port: a trial's server could not listen",
+            f"{ending_words(_seen(strangers, owners))}, or give the server another --port: "
+            "a trial's server could not listen",
         )
     if left:
         pids = ", ".join(map(str, left))
         return ok(check, f"{port} is held by what an earlier run of ours left (pid {pids}): a run ends it")
-    if is_ours:
+    if len(strangers) < len(others):
         return ok(check, f"{port} is {unit}'s own")
     return ok(check, f"{port} is listened on by a process that this login may not see, and the server runs")
+
+
+def _seen(listeners: Iterable[Listener], owners: Mapping[int, Owner]) -> list[Owner]:
+    return [owners[pid] for listener in listeners for pid in listener.pids if pid in owners]
 
 
 def _is_of(unit: str | None, listener: Listener, owners: Mapping[int, Owner]) -> bool:

@@ -71,7 +71,7 @@ async def process_host_rows(
     try:
         machine = await read_machine(bench.transport, TOOLS)
     except TransportFault as error:
-        return (*refused_rows(spec.login, error), *unknown(EVERY, "the host does not let us in"))
+        return (*refused_rows(spec.login, error, bench.advice), *unknown(EVERY, "the host does not let us in"))
     rows = [*login_rows(spec.login, machine, bench.accepted_key()), tools_row(machine, TOOLS)]
     try:
         rows.append(await _state_row(bench.transport, spec.state_dir, machine.user))
@@ -128,7 +128,7 @@ async def _host_rows(spec: ProcessHostSpec, bench: Bench, ours: frozenset[int]) 
     spaces, gpus = await together(read_space(bench.transport, folders), read_gpus(bench.transport))
     owners = await read_owners(bench.transport, {user.pid for user in gpus.users})
     chosen = spec.care.gpu_indices
-    row = gpus_row(gpus, chosen, needed=bool(chosen))
+    row = gpus_row(gpus, chosen, needed=bool(chosen), advice=bench.advice)
     is_silent = gpus.missing or is_failed((row,)) or not gpus.gpus
     memory = (
         unknown(("GPU memory",), "nvidia-smi does not tell")
@@ -155,7 +155,7 @@ async def _server_rows(spec: ProcessHostSpec, bench: Bench, path: str, ours: fro
     mine = [listener for listener in listeners if meets(listener, listen)]
     rows += [
         port_row(port, mine, owners, None, running=False, survivors=ours),
-        address_row(listen, spec.reach, bench.address),
+        address_row(listen, spec.reach, bench.address, port, bench.advice),
     ]
     if is_failed(rows):
         return (*rows, *unknown(_LAST, "the server could not run, or not be reached"))

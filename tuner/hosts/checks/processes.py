@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.hosts.checks.row import one_line
@@ -44,6 +44,19 @@ class Owner:
         """Name the process in a few words."""
         where = f" of {self.place}" if self.place else ""
         return f"pid {self.pid} {one_line(self.name)[:_SHOWN]} ({self.user or 'unknown user'}{where})"
+
+
+def ending_words(owners: Iterable[Owner | None]) -> str:
+    """Say how foreign processes go away: what a service runs may be somebody's production."""
+    places = (owner.place for owner in owners if owner is not None)
+    services = list(dict.fromkeys(place for place in places if _is_of_system(place)))
+    if not services:
+        return "end them"
+    return f"{', '.join(services)} may be somebody's production: ask its owner before anything is ended"
+
+
+def _is_of_system(place: str) -> bool:
+    return place.endswith(".service") and not place.startswith("user@")
 
 
 async def read_owners(transport: HostTransport, pids: Collection[int]) -> Mapping[int, Owner]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.checks.machine import Machine
 from tuner.hosts.checks.row import Row, failed, ok
 from tuner.model.host import CommandResult
@@ -124,7 +125,9 @@ def _unescaped(text: str) -> str:
     return text.replace("\\", "")  # sudoers doubles them; no command that we need has one of its own kind
 
 
-def rights_row(machine: Machine, rights: Rights | None, *, sudo: bool, lines: Sequence[str]) -> Row:
+def rights_row(
+    machine: Machine, rights: Rights | None, *, sudo: bool, lines: Sequence[str], advice: Advice = TABLE
+) -> Row:
     """Decide whether a trial can be deployed and taken back.
 
     Args:
@@ -132,6 +135,7 @@ def rights_row(machine: Machine, rights: Rights | None, *, sudo: bool, lines: Se
         rights: what sudo allows; None: not asked, because nothing goes through it.
         sudo: the study says that what needs root goes through it.
         lines: for sudoers, one for each missing command.
+        advice: how remedies are written down.
     """
     check = "permissions"
     if machine.is_root:
@@ -140,7 +144,7 @@ def rights_row(machine: Machine, rights: Rights | None, *, sudo: bool, lines: Se
         return failed(
             check,
             f"{machine.user} is not root, and nothing goes through sudo",
-            f"write sudo = true in its [[hosts]] table, add these lines to {SUDOERS_FILE} on the host, mode 0440, "
+            f"{advice.sudo}, add these lines to {SUDOERS_FILE} on the host, mode 0440, "
             f"and hold them with visudo -cf {SUDOERS_FILE}",
             lines,
         )

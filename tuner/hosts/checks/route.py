@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import socket
 import ssl
 import statistics
 import time
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tuner.errors import TransportFault
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.checks.row import Row, failed, ok, warning
 from tuner.ports import Clock, HostTransport
 
@@ -208,6 +211,10 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 def _text(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {_PATIENCE_S:g} s"
+    if isinstance(error, socket.gaierror):
+        return "no address is known here by that name"
+    if isinstance(error, OSError) and error.errno is not None:  # "[Errno 111] Connect call failed (…)"
+        return os.strerror(error.errno).lower()
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -216,30 +223,58 @@ def needed_chunks_per_s(ladder: Sequence[int]) -> float:
     return max(ladder, default=1) * CHUNKS_OF_A_STREAM
 
 
-def route_row(reading: RouteReading, ladder: Sequence[int], way: str, *, listens: bool = False) -> Row:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How the load goes to the server, for the reader.
+
+    Attributes:
+        text: in a few words.
+        advice: how remedies are written down.
+        is_tunnel: through SSH.
+        base_url: that somebody named; None: straight to the host and the server's port.
+        other_port: that the URL names another port than the command line; empty: it does not.
+    """
+
+    text: str
+    advice: Advice = TABLE
+    is_tunnel: bool = False
+    base_url: str | None = None
+    other_port: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do where no request gets through."""
+        if self.is_tunnel:
+            return "a tunnel needs AllowTcpForwarding in the host's sshd_config, and a server that listens on loopback"
+        if self.base_url is not None:
+            return f"correct {self.advice.key('base_url')}, or let the firewall between pass it"
+        return (
+            f"let the firewall between pass it, or {self.advice.tunnel}, "
+            "which needs AllowTcpForwarding in the host's sshd_config"
+        )
+
+    def problem(self, reading: RouteReading) -> str:
+        """Say what a reading met; a URL once."""
+        seen = reading.problem if self.text in reading.problem else f"{self.text}: {reading.problem}"
+        return f"{seen}; {self.other_port}" if self.other_port else seen
+
+
+def route_row(reading: RouteReading, ladder: Sequence[int], way: Way, *, listens: bool = False) -> Row:
     """Decide whether the way is wide enough for the study's load.
 
     Args:
         reading: of a server that runs.
         ladder: the study's levels.
-        way: how it goes, for the reader.
+        way: how it goes.
         listens: the host itself says that somebody listens on the server's port.
     """
     check = "route"
     if reading.is_cut and listens:
-        return failed(
-            check,
-            f"{way}: {reading.problem}, although the port is listened on there",
-            "let the firewall between pass it, or write tunnel = true or the right base_url in its [[hosts]] table; "
-            "a tunnel needs AllowTcpForwarding in the host's sshd_config",
-        )
+        listened = "" if way.other_port else ", although the server's port is listened on there"
+        return failed(check, f"{way.problem(reading)}{listened}", way.remedy)
     if reading.trip_s is None:
-        return warning(
-            check,
-            f"{way}: {reading.problem}",
-            "the unit may still be loading; else look at the firewall between, or write tunnel = true",
-        )
-    trip = f"{way}: round trip {reading.trip_s * 1000:.1f} ms"
+        return warning(check, way.problem(reading), f"the unit may still be loading; else {way.remedy}")
+    trip = f"{way.text}: round trip {reading.trip_s * 1000:.1f} ms"
     if reading.replies_per_s is None:
         return warning(check, f"{trip}; {reading.problem}", "run doctor again while the server is idle")
     seen = f"{trip}, {reading.replies_per_s:.0f} small replies/s"

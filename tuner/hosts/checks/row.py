@@ -58,6 +58,11 @@ def is_failed(rows: Iterable[Row]) -> bool:
     return any(row.verdict is RowVerdict.FAILED for row in rows)
 
 
+def is_ok(row: Row) -> bool:
+    """Whether nothing is the matter."""
+    return row.verdict is RowVerdict.OK
+
+
 def one_line(text: str) -> str:
     """Return ``text`` on one line, cut where a table would break."""
     line = " ".join(text.split())

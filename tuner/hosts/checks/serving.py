@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tuner.errors import HostFault
+from tuner.hosts.checks.address import other_port
 from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.installed import read_installed
-from tuner.hosts.checks.route import RouteReading, measure, read_bandwidth, route_row, silent_row
-from tuner.hosts.checks.row import Row, failed
+from tuner.hosts.checks.route import RouteReading, Way, measure, read_bandwidth, route_row, silent_row
+from tuner.hosts.checks.row import Row, failed, is_ok, warning
 from tuner.model.trial import Command
 
 _TRIPS = 3
@@ -40,7 +41,10 @@ async def serving_rows(bench: Bench, served: Served) -> tuple[Row, ...]:
                 failed("route", f"{bench.way}: {error}", remedy),
             )
         version = await _reported(bench, base_url, served) or await _installed(bench, served.command)
-        return bench.judge_version(version), await _route_row(bench, base_url, served)
+        route = await _route_row(bench, base_url, served)
+        if version is None and served.running and bench.distribution is not None and not is_ok(route):
+            return _unasked_row(bench, base_url), route
+        return bench.judge_version(version), route
     finally:
         await bench.route.close()
 
@@ -55,6 +59,14 @@ async def _reported(bench: Bench, base_url: str, served: Served) -> str | None:
         return None
 
 
+def _unasked_row(bench: Bench, base_url: str) -> Row:
+    return warning(
+        "engine version",
+        f"{bench.engine.name} version unknown: the server that runs could not be asked at {base_url}",
+        "mend the route first, then run doctor again",
+    )
+
+
 async def _installed(bench: Bench, command: Command) -> str | None:
     if bench.distribution is None:
         return None
@@ -66,7 +78,14 @@ async def _route_row(bench: Bench, base_url: str, served: Served) -> Row:
     if served.running:
         headers = bench.headers(served.command)
         reading = await measure(base_url, headers, is_through_proxy=bench.route.is_through_proxy)
-        return route_row(replace(reading, bytes_per_s=bytes_per_s), bench.ladder, bench.way, listens=served.listens)
+        way = Way(
+            text=bench.way,
+            advice=bench.advice,
+            is_tunnel=bench.reach.tunnel,
+            base_url=bench.reach.base_url,
+            other_port=other_port(bench.reach.base_url, served.port),
+        )
+        return route_row(replace(reading, bytes_per_s=bytes_per_s), bench.ladder, way, listens=served.listens)
     trips = []
     for _ in range(_TRIPS):
         started_s = bench.clock.monotonic_s()

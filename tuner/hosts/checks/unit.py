@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.checks.row import Row, failed, ok, warning
 from tuner.hosts.systemd.owners_unit import active_among
 from tuner.ports import HostTransport
@@ -129,19 +130,20 @@ def is_absent(view: UnitView) -> bool:
     return bool(view.problem) or view["LoadState"] == "not-found"
 
 
-def unit_row(unit: str, view: UnitView, names: Iterable[str] = ()) -> Row:
+def unit_row(unit: str, view: UnitView, names: Iterable[str] = (), advice: Advice = TABLE) -> Row:
     """Decide whether this is a unit that trials can be made of.
 
     Args:
         unit: its name.
         view: what systemd says.
         names: of the host's services, where the unit is absent.
+        advice: how remedies are written down.
     """
     check = "unit"
     if is_absent(view):
         meant = nearest(unit, names)
         guess = f"did you mean {', '.join(meant)}? " if meant else ""
-        remedy = f"{guess}systemctl list-unit-files --type=service lists them; correct unit in its [[hosts]] table"
+        remedy = f"{guess}systemctl list-unit-files --type=service lists them; {advice.unit}"
         if unit.rpartition(".")[0].endswith("@"):
             remedy = f"name an instance of the template: {unit.replace('@.', '@NAME.')}"
         return failed(check, view.problem or f"this host has no unit {unit}", remedy)

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import HostKeyRefused, TransportFault
+from tuner.errors import HostKeyRefused, LoginRefused, TransportFault
 from tuner.hosts.ssh import known_hosts, session
 from tuner.hosts.ssh.authentication import log_in
 from tuner.hosts.ssh.command import Output
@@ -137,22 +137,33 @@ class Connection:
             revoked = known_hosts.read_revoked(login.revoked_keys)
         except (OSError, ValueError) as error:
             self._heard.close()
-            msg = f"{login.address}: the host's key cannot be checked: {error}"
+            msg = f"{login.address}: the host's key cannot be checked ({error}): make that file readable"
             raise HostKeyRefused(msg) from error
         bare = known_hosts.lookup_name(login.hostname, 22, login.host_key_alias)  # ssh looks for it as well
         kinds = known_hosts.kinds_known(entries, name) or known_hosts.kinds_known(entries, bare)
         link = Link(self._heard, login.address, kinds, self._timeout_s)
         try:
-            self._check_key(link.host_key, entries, (name, bare), revoked)
-            log_in(link, login)
+            is_new = self._check_key(link.host_key, entries, (name, bare), revoked)
+            self._log_in(link, f"{name} {link.host_key.fingerprint}" if is_new else None)
+            if is_new:  # not before: a host that does not know us is none that we need to know
+                self._accept(name, link.host_key)
         except TransportFault:
             link.close()
             raise
         return link
 
+    def _log_in(self, link: Link, new_key: str | None) -> None:
+        try:
+            log_in(link, self.login)
+        except LoginRefused as error:
+            taken = "".join(f"; took the new key of a jump host: {key}" for key in self.accepted_keys)
+            left = "" if new_key is None else f"; its host key is new and was not taken: {new_key}"
+            raise LoginRefused(f"{error}{left}{taken}", new_key=new_key) from error
+
     def _check_key(
         self, key: HostKey, entries: tuple[Entry, ...], names: tuple[str, str], revoked: frozenset[bytes]
-    ) -> None:
+    ) -> bool:
+        """Hold that the key is the host's; return whether it is a new one that is to be taken."""
         name, bare = names
         judgement = known_hosts.judge(entries, name, key, revoked)
         if judgement.standing is Standing.UNKNOWN and name != bare:
@@ -160,10 +171,9 @@ class Connection:
             if without_port.standing in {Standing.KNOWN, Standing.REVOKED}:
                 judgement = without_port
         if judgement.standing is Standing.KNOWN:
-            return
+            return False
         if judgement.standing is Standing.UNKNOWN and self.login.accept_new_host_key:
-            self._accept(name, key)
-            return
+            return True
         raise HostKeyRefused(refusal(self.login, name, key, judgement))
 
     def _accept(self, name: str, key: HostKey) -> None:
