@@ -125,7 +125,7 @@ class Bench:
             async with asyncio.timeout(120):
                 while (deaths := (await service.state()).restarts) < DEATHS:
                     if (await control.call(self._engine.health_call())).status == 200:
-                        await HttpLoadGenerator().warm_up(target, requests=32, concurrency=16)
+                        await HttpLoadGenerator().warm_up(target, requests=32, concurrency=16, progress=lambda _: None)
                     await asyncio.sleep(0.2)
         finally:
             await service.stop(grace_s=10.0)

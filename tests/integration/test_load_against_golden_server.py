@@ -74,7 +74,7 @@ def drive(
             target = Target(base_url=url, engine=FakeEngine(), workload=workload, seed=5)
             generator = HttpLoadGenerator()
             control = HttpControlClient(url)
-            await generator.warm_up(target, warm_up, 1)
+            await generator.warm_up(target, warm_up, 1, lambda _: None)
             server.sent.clear()
             server.prompts.clear()
             result, records = await generator.measure(target, leg, control, lambda *_: None)

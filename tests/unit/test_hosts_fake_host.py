@@ -122,7 +122,7 @@ async def first_failure(at: TrialState) -> str | None:
     first: str | None = None
     for name in ("warming_up", "measuring", "soaking", "judging"):
         if name == "warming_up":
-            await host.load.warm_up(TARGET, 4, 2)
+            await host.load.warm_up(TARGET, 4, 2, lambda _: None)
         elif name == "judging":
             await host.clock.sleep(1.0)
         else:
@@ -226,7 +226,7 @@ def test_a_hang_is_healthy_and_generates_nothing() -> None:
         assert await health(host) == (200, None)
         began_s = host.clock.monotonic_s()
         reply = await control.call(call)
-        assert (reply.status, reply.error) == (None, "timed out")
+        assert (reply.status, reply.error) == (None, "timed_out")
         assert host.clock.monotonic_s() - began_s >= 7.0
         assert await measure(host, 4) == (0, 4, None)
 

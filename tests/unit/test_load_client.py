@@ -18,7 +18,7 @@ from tuner.load.stream import Failure, StreamEnd, StreamSink
 from tuner.model.http import HttpCall, HttpReply
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.workload import Workload
-from tuner.ports import Leg, Target
+from tuner.ports import Leg, LoadProgress, Target
 from tuner.testing.fake_engine import FakeEngine
 
 TARGET = Target(
@@ -210,13 +210,105 @@ def test_a_lone_request_longer_than_its_leg_is_measured_all_the_same() -> None:
 
 
 def test_progress_is_reported_while_a_leg_runs() -> None:
-    seen: list[tuple[float, float | None]] = []
+    seen: list[LoadProgress] = []
     generator = HttpLoadGenerator(connect=Connections(answer))
     leg = replace(LEG, min_s=0.5, max_s=0.5)
-    asyncio.run(generator.measure(TARGET, leg, Control(), lambda at, rate: seen.append((at, rate))))
+    asyncio.run(generator.measure(TARGET, leg, Control(), seen.append))
     assert seen
-    assert [at for at, _ in seen] == sorted(at for at, _ in seen)
-    assert (seen[-1][1] or 0) > 0
+    assert [at.elapsed_s for at in seen] == sorted(at.elapsed_s for at in seen)
+    assert (seen[-1].throughput or 0) > 0
+    assert max(at.in_flight for at in seen) <= 2
+    assert max(at.silent_s for at in seen) < 0.4
+
+
+async def stall(_: HttpCall, sink: StreamSink) -> StreamEnd:
+    """Accept the request and never send anything."""
+    sink.sent(time.perf_counter())
+    await asyncio.sleep(3600.0)
+    raise AssertionError("woken")
+
+
+async def give_up(_: HttpCall, sink: StreamSink) -> StreamEnd:
+    """Send nothing until we wait no longer."""
+    sink.sent(time.perf_counter())
+    await asyncio.sleep(0.1)
+    return StreamEnd(ended_s=time.perf_counter(), status=None, failure=Failure.TIMED_OUT, detail="no end")
+
+
+@pytest.mark.parametrize("behaviour", [stall, hang, give_up])
+def test_silence_grows_while_no_stream_brings_anything(behaviour: Behaviour) -> None:
+    seen: list[LoadProgress] = []
+    generator = HttpLoadGenerator(connect=Connections(behaviour))
+    target = replace(TARGET, workload=replace(TARGET.workload, request_timeout_s=0.4))
+    asyncio.run(generator.measure(target, replace(LEG, max_s=0.6), Control(), seen.append))
+    silences = [at.silent_s for at in seen if at.in_flight]
+    assert silences == sorted(silences)
+    assert silences[-1] > 0.5
+
+
+def test_a_server_that_refuses_is_not_silent() -> None:
+    seen: list[LoadProgress] = []
+    asyncio.run(
+        HttpLoadGenerator(connect=Connections(refuse)).measure(TARGET, replace(LEG, max_s=0.7), Control(), seen.append)
+    )
+    assert seen
+    assert max(at.silent_s for at in seen) < 0.4
+
+
+def test_one_stream_that_flows_ends_the_silence_of_all() -> None:
+    numbers = itertools.count()
+    seen: list[LoadProgress] = []
+
+    async def behave(call: HttpCall, sink: StreamSink) -> StreamEnd:
+        return await (answer if next(numbers) % 2 else slow)(call, sink)
+
+    async def slow(call: HttpCall, sink: StreamSink) -> StreamEnd:
+        sink.sent(time.perf_counter())
+        await asyncio.sleep(0.3)
+        return await answer(call, sink)
+
+    generator = HttpLoadGenerator(connect=Connections(behave))
+    asyncio.run(generator.measure(TARGET, replace(LEG, min_s=0.8, max_s=0.8), Control(), seen.append))
+    assert max(at.silent_s for at in seen) < 0.35
+
+
+def test_a_warm_up_that_brings_nothing_tells_of_its_silence() -> None:
+    seen: list[LoadProgress] = []
+
+    async def run() -> None:
+        task = asyncio.create_task(HttpLoadGenerator(connect=connections).warm_up(TARGET, 4, 2, seen.append))
+        await asyncio.sleep(0.7)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    connections = Connections(stall)
+    asyncio.run(run())
+    assert connections.closed == 2
+    assert seen[-1].silent_s > 0.4
+    assert seen[-1].in_flight == 2
+    assert seen[-1].throughput is None
+
+
+def slowing(per_request_s: float) -> Behaviour:
+    """Return a server each of whose answers takes longer than the one before."""
+    numbers = itertools.count()
+
+    async def behave(call: HttpCall, sink: StreamSink) -> StreamEnd:
+        sink.sent(time.perf_counter())
+        sink.feed(usage(1), time.perf_counter())
+        await asyncio.sleep(0.01 + per_request_s * next(numbers))
+        sink.feed(usage(5) + b"data: [DONE]\n\n", time.perf_counter())
+        return StreamEnd(ended_s=time.perf_counter(), status=200)
+
+    return behave
+
+
+def test_a_leg_that_is_to_become_steady_goes_on_while_throughput_drifts() -> None:
+    leg = replace(LEG, min_s=0.5, max_s=1.2, interval=0.05, until_steady=True)
+    drifting, _, _ = measure(slowing(0.002), leg)
+    assert not drifting.converged
+    assert drifting.window_s > 0.9
 
 
 def test_cancelling_a_leg_closes_every_connection_at_once() -> None:
@@ -272,7 +364,7 @@ def test_a_client_is_the_bottleneck_only_when_it_is_both_late_and_busy() -> None
 
 def test_a_warm_up_sends_exactly_its_requests_and_counts_for_nothing() -> None:
     connections = Connections(answer)
-    records = asyncio.run(HttpLoadGenerator(connect=connections).warm_up(TARGET, 7, 3))
+    records = asyncio.run(HttpLoadGenerator(connect=connections).warm_up(TARGET, 7, 3, lambda _: None))
     assert len(records) == len(connections.calls) == 7
     assert not any(record.in_window for record in records)
     assert connections.closed == connections.opened == 3
@@ -281,11 +373,11 @@ def test_a_warm_up_sends_exactly_its_requests_and_counts_for_nothing() -> None:
 def test_no_more_connections_warm_up_than_there_are_requests() -> None:
     connections = Connections(answer)
     generator = HttpLoadGenerator(connect=connections)
-    assert len(asyncio.run(generator.warm_up(TARGET, 2, 64))) == 2
+    assert len(asyncio.run(generator.warm_up(TARGET, 2, 64, lambda _: None))) == 2
     assert connections.opened == 2
-    assert asyncio.run(generator.warm_up(TARGET, 0, 4)) == ()
+    assert asyncio.run(generator.warm_up(TARGET, 0, 4, lambda _: None)) == ()
 
 
 def test_a_warm_up_against_a_dead_server_ends_with_its_failures() -> None:
-    records = asyncio.run(HttpLoadGenerator(connect=Connections(refuse)).warm_up(TARGET, 3, 1))
+    records = asyncio.run(HttpLoadGenerator(connect=Connections(refuse)).warm_up(TARGET, 3, 1, lambda _: None))
     assert [record.status for record in records] == [RequestStatus.REFUSED] * 3

@@ -67,6 +67,7 @@ class _WorkloadTable(Table):
     soak_s: float | None = Field(default=None, ge=0)
     warmup_requests: int | None = Field(default=None, ge=0)
     request_timeout_s: float | None = Field(default=None, gt=0)
+    silence_s: float | None = Field(default=None, gt=0)
     load_timeout_s: float | None = Field(default=None, gt=0)
 
 

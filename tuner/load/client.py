@@ -16,9 +16,10 @@ from tuner.load.reading import LegReader, Reading
 from tuner.load.schedule import PromptQueue, evaluation_period_s, is_hopeless, is_narrow, is_over
 from tuner.model.http import HttpCall
 from tuner.model.record import Counters, LegResult, RequestRecord, RequestStatus
-from tuner.ports import ControlClient, Leg, ProgressSink, Target
+from tuner.ports import ControlClient, Leg, LoadProgress, ProgressSink, Target
 from tuner.stats.latency import percentile, ttft_s
 from tuner.stats.speculation import acceptance_length, step_time_s
+from tuner.stats.steadiness import is_steady
 from tuner.stats.window import Window, is_in_window, median_decode_s, opening_s
 
 _TICK_S = 0.02  # of the lag ticker
@@ -102,14 +103,18 @@ class HttpLoadGenerator:
         self._request_s: float | None = None
         self._prompts: tuple[str, tuple[Prompt, ...]] | None = None
 
-    async def warm_up(self, target: Target, requests: int, concurrency: int) -> tuple[RequestRecord, ...]:
+    async def warm_up(
+        self, target: Target, requests: int, concurrency: int, progress: ProgressSink
+    ) -> tuple[RequestRecord, ...]:
         """Send ``requests`` requests, ``concurrency`` at once."""
         if requests < 1:
             return ()
         prompts = self._queue(target, _WARM_UP_SALT, limit=requests)
         slots = min(concurrency, requests)
         async with ClosedLoop(target, concurrency=slots, prompts=prompts, connect=self._connect, request_s=0.0) as loop:
-            await loop.wait(None)
+            began_s = time.perf_counter()
+            while not await loop.wait(_PROGRESS_S):
+                progress(_progress(loop, began_s=began_s, reading=None))
         self._remember(loop.records)
         return tuple(loop.records)
 
@@ -179,7 +184,7 @@ class HttpLoadGenerator:
 async def _until_over(
     loop: ClosedLoop, target: Target, leg: Leg, progress: ProgressSink
 ) -> tuple[Reading | None, bool]:
-    """Watch the leg until its window can close; return the last reading and whether it is narrow enough."""
+    """Watch the leg until its window can close; return the last reading, and whether it is narrow or steady enough."""
     began_s = time.perf_counter()
     period_s = evaluation_period_s(leg)
     reader: LegReader | None = None
@@ -190,14 +195,16 @@ async def _until_over(
         if reader is None:
             waiting = [tally.sent_s for tally in loop.live if tally.sent_s is not None and not tally.stamps_s]
             opened_s = opening_s(loop.started_s, loop.records, waiting, concurrency=leg.concurrency, now_s=now_s)
-            reader = None if opened_s is None else LegReader(loop, opened_s)
+            reader = None if opened_s is None else LegReader(loop, opened_s, counts_batches=leg.until_steady)
         reading = None if reader is None else reader.read(now_s)
         if now_s - reported_s >= _PROGRESS_S:
             reported_s = now_s
-            aggregate = None if reading is None else reading.aggregate
-            progress(now_s - began_s, None if aggregate is None else aggregate.value)
+            progress(_progress(loop, began_s=began_s, reading=reading))
         if reader is not None and reading is not None:
-            narrow = is_narrow(leg, reading.single, reading.aggregate)
+            if leg.until_steady:
+                narrow = is_steady(reading.batch_throughputs, leg.interval)
+            else:
+                narrow = is_narrow(leg, reading.single, reading.aggregate)
             if is_over(
                 leg,
                 window_s=now_s - reader.opened_s,
@@ -214,6 +221,17 @@ async def _until_over(
             request_timeout_s=target.workload.request_timeout_s,
         ):
             return None, False
+
+
+def _progress(loop: ClosedLoop, *, began_s: float, reading: Reading | None) -> LoadProgress:
+    now_s = time.perf_counter()
+    aggregate = None if reading is None else reading.aggregate
+    return LoadProgress(
+        elapsed_s=now_s - began_s,
+        throughput=None if aggregate is None else aggregate.value,
+        in_flight=loop.in_flight,
+        silent_s=loop.silent_s(now_s),
+    )
 
 
 async def _counters(target: Target, control: ControlClient) -> Counters | None:

@@ -47,6 +47,7 @@ class ClosedLoop:
         self._live: dict[int, Tally] = {}
         self._slots = [connect(target.base_url) for _ in range(concurrency)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._heard_s: float | None = None  # of requests that ended
         self.records: list[RequestRecord] = []
         self.started_s: list[float] = []
 
@@ -63,6 +64,20 @@ class ClosedLoop:
     def live(self) -> tuple[Tally, ...]:
         """The requests in flight."""
         return tuple(self._live.values())
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests were sent and have not ended."""
+        return sum(tally.sent_s is not None for tally in self._live.values())
+
+    def silent_s(self, now_s: float) -> float:
+        """Return how long nothing has come back of any request; 0 while none is in flight."""
+        if not self.in_flight:
+            return 0.0
+        heard = [tally.stamps_s[-1] for tally in self._live.values() if tally.stamps_s]
+        if self._heard_s is not None:
+            heard.append(self._heard_s)
+        return max(0.0, now_s - (max(heard) if heard else min(self.started_s)))
 
     async def cut(self) -> None:
         """End the requests in flight as CANCELLED, and close every connection."""
@@ -90,11 +105,18 @@ class ClosedLoop:
         while (order := self._prompts.take()) is not None:
             record = await self._send(slot, connection, order)
             self.records.append(record)
+            self._hear(record)
             if self._request_s is None:
                 self._request_s = record.ended_s - record.sent_s
             self._first_end.set()
             if record.status is not RequestStatus.OK:
                 await asyncio.sleep(FAILURE_PAUSE_S)
+
+    def _hear(self, record: RequestRecord) -> None:
+        """Note when the server last said anything; that we waited no longer is not its word."""
+        heard_s = record.last_s if record.status is RequestStatus.TIMED_OUT else record.ended_s
+        if heard_s is not None:
+            self._heard_s = max(heard_s, self._heard_s or heard_s)
 
     async def _stagger(self, slot: int) -> None:
         if slot == 0:

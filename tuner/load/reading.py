@@ -8,11 +8,13 @@ from tuner.load.loop import ClosedLoop
 from tuner.model.metric import Estimate
 from tuner.model.record import RequestRecord
 from tuner.stats.latency import decode_throughput
+from tuner.stats.steadiness import BATCHES
 from tuner.stats.window import (
     Arrivals,
     Window,
     aggregate_throughput,
     arrivals_of,
+    batch_throughputs,
     horizon_s,
     is_in_window,
     mean_gap_s,
@@ -29,11 +31,13 @@ class Reading:
         window: from its opening to the latest time up to which all tokens are known.
         single: decode speed of the requests inside the window.
         aggregate: of all streams.
+        batch_throughputs: of all streams, in equal batches of the window; empty unless asked for.
     """
 
     window: Window
     single: Estimate | None
     aggregate: Estimate | None
+    batch_throughputs: tuple[float, ...] = ()
 
 
 class LegReader:
@@ -42,10 +46,12 @@ class LegReader:
     Args:
         loop: the leg under way.
         opened_s: when its window opened.
+        counts_batches: whether a reading has its ``batch_throughputs``.
     """
 
-    def __init__(self, loop: ClosedLoop, opened_s: float) -> None:
+    def __init__(self, loop: ClosedLoop, opened_s: float, *, counts_batches: bool = False) -> None:
         self._loop = loop
+        self._batches = BATCHES if counts_batches else 0
         self._read = 0  # how many of the loop's records were looked at
         self._counted: list[Arrivals] = []  # their curves, by the server's running count
         self._uncounted: list[RequestRecord] = []  # those without one: their curves need per_chunk
@@ -63,14 +69,16 @@ class LegReader:
         per_chunk = tokens_per_chunk(records)
         curves = [arrivals_of(record, per_chunk) for record in self._uncounted]
         curves += [tally.arrivals(per_chunk) for tally in live]
+        arrivals = self._counted + [curve for curve in curves if curve is not None]
         return Reading(
             window=window,
             single=decode_throughput(record for record in records if is_in_window(record, window)),
             aggregate=aggregate_throughput(
-                self._counted + [curve for curve in curves if curve is not None],
+                arrivals,
                 window,
                 median_decode_s=median_decode_s(records),
             ),
+            batch_throughputs=batch_throughputs(arrivals, window, self._batches),
         )
 
     def _take(self, record: RequestRecord) -> None:

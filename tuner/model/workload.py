@@ -18,9 +18,11 @@ class Workload:
         level_min_s: shortest measuring window of a level.
         level_max_s: a level ends after this long even if its interval is still wide.
         interval: wanted half width of the 95 % interval, relative (0.02 = ±2 %).
-        soak_s: how long the highest level is held after the ladder.
+        soak_s: how long the highest level is held after the ladder, at least; longer while it drifts.
         warmup_requests: requests sent and thrown away before the first leg.
         request_timeout_s: a request without its last token after this long has failed.
+        silence_s: a server that sends nothing to any waiting request for this long hangs, whatever its
+            health says; longer than the longest prefill of a prompt takes.
         load_timeout_s: a server that is not ready after this long has failed to start.
     """
 
@@ -35,4 +37,5 @@ class Workload:
     soak_s: float = 20.0
     warmup_requests: int = 4
     request_timeout_s: float = 300.0
+    silence_s: float = 30.0
     load_timeout_s: float = 1800.0

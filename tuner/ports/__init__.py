@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tuner.ports.bundle import HostPorts
 from tuner.ports.engine import ControlClient, EngineAdapter, LogReader
-from tuner.ports.host import Clock, GpuProbe, HostTransport, Route, ServiceManager, Tenancy
-from tuner.ports.load import Leg, LoadGenerator, ProgressSink, Target
+from tuner.ports.host import Clock, GpuProbe, HostTransport, KernelLog, Route, ServiceManager, Tenancy
+from tuner.ports.load import Leg, LoadGenerator, LoadProgress, ProgressSink, Target
 from tuner.ports.study import EvidenceStore, Executor, Optimizer, Proposal, RunObserver
 
 __all__ = [
@@ -22,8 +22,10 @@ __all__ = [
     "GpuProbe",
     "HostPorts",
     "HostTransport",
+    "KernelLog",
     "Leg",
     "LoadGenerator",
+    "LoadProgress",
     "LogReader",
     "Optimizer",
     "ProgressSink",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tuner.model.host import CommandResult
 from tuner.ports.engine import ControlClient
-from tuner.ports.host import Clock, GpuProbe, Route, ServiceManager, Tenancy
+from tuner.ports.host import Clock, GpuProbe, KernelLog, Route, ServiceManager, Tenancy
 from tuner.ports.load import LoadGenerator
 
 
@@ -24,6 +24,9 @@ class HostPorts:
         new_key: host and fingerprint of a key that was not known and was taken; None: there is no such thing.
         tenancy: None: the host is nobody else's, and nothing on it is to be restored.
         cleanup: the owner's own way to free the GPUs; None: there is none.
+        kernel: None: nobody asks what its kernel says.
+        listening: port -> addresses that somebody listens on there, seen from the host itself, or HostFault;
+            None: nobody can tell.
         wait_s: how long the host may take to become clean; None: the runtime's own limit.
     """
 
@@ -43,3 +46,5 @@ class HostPorts:
     new_key: Callable[[], str | None] | None = None
     cleanup: Callable[[], Awaitable[CommandResult]] | None = None
     wait_s: float | None = None
+    kernel: KernelLog | None = None
+    listening: Callable[[int], Awaitable[tuple[str, ...]]] | None = None

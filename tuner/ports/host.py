@@ -190,6 +190,22 @@ class Route(Protocol):
         """End what :meth:`open` made."""
 
 
+class KernelLog(Protocol):
+    """Reads what a host's kernel says of the deaths of processes: for want of memory, by faults of a GPU."""
+
+    async def since(self, unix_s: float) -> tuple[str, ...]:
+        """Return such lines of our time ``unix_s`` or later, oldest first; few, and each of bounded length.
+
+        Empty where there are none, and where they may not be read.
+
+        Raises:
+            TransportFault: the host is not reached.
+        """
+
+    def remark(self) -> str | None:
+        """Say, once, that the log may not be read, and the remedy; None: it may, or it was said."""
+
+
 class GpuProbe(Protocol):
     """Reads the GPUs that matter to the server of this host: all, or those its owner named."""
 

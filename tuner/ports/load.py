@@ -18,8 +18,10 @@ class Leg:
     Attributes:
         concurrency: requests kept in flight, closed loop.
         min_s, max_s: shortest and longest measuring window.
-        interval: wanted relative half width of the 95 % interval.
+        interval: wanted relative half width of the 95 % interval; with ``until_steady``, the relative
+            drift over the window that is none.
         salt: makes this leg's prompts differ from every other leg's (defeats the prefix cache).
+        until_steady: the leg is over once its throughput no longer drifts, however wide the interval is.
     """
 
     concurrency: int
@@ -27,6 +29,7 @@ class Leg:
     max_s: float
     interval: float
     salt: str
+    until_steady: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +43,35 @@ class Target:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-ProgressSink = Callable[[float, float | None], None]
-"""Called with (seconds since the leg began, aggregate tok/s so far)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProgress:
+    """How load is coming along.
+
+    Attributes:
+        elapsed_s: since it began.
+        throughput: aggregate tok/s so far; None until there is any, and in a warm-up.
+        in_flight: requests that were sent and have not ended.
+        silent_s: how long nothing has come back of any of them: no chunk, no end, no refusal (our own
+            time-out is none); 0 while none is in flight.
+    """
+
+    elapsed_s: float
+    throughput: float | None
+    in_flight: int
+    silent_s: float
+
+
+ProgressSink = Callable[[LoadProgress], None]
+"""Called several times a second, also while nothing comes back."""
 
 
 class LoadGenerator(Protocol):
     """Puts a server under load and measures it."""
 
-    async def warm_up(self, target: Target, requests: int, concurrency: int) -> tuple[RequestRecord, ...]:
-        """Send ``requests`` requests; their records are kept but count for nothing."""
+    async def warm_up(
+        self, target: Target, requests: int, concurrency: int, progress: ProgressSink
+    ) -> tuple[RequestRecord, ...]:
+        """Send ``requests`` requests; their records are kept but count for nothing. Cancelled: as a leg."""
 
     async def measure(
         self, target: Target, leg: Leg, control: ControlClient, progress: ProgressSink

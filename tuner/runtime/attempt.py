@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import HostFault, MeasurementFault
-from tuner.model.host import Activity
-from tuner.model.outcome import Cause, Ending, Measured, TrialState, Verdict
+from tuner.model.http import HttpReply
+from tuner.model.outcome import Measured, TrialState, Verdict
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.trial import Effective, LegFinished, ServiceIdentity, WarmedUp
-from tuner.ports import Leg
+from tuner.ports import Leg, LoadProgress
+from tuner.runtime import symptoms
+from tuner.runtime.autopsy import Autopsy
 from tuner.runtime.context import TrialContext
 from tuner.runtime.guard import Guard
 from tuner.runtime.racing import end, until_stop
-from tuner.runtime.readiness import generates, mismatch, mismatch_verdict, read_effective
-from tuner.runtime.watch import Ended, Watch
+from tuner.runtime.readiness import generates_exactly, mismatch, mismatch_verdict, read_effective
+from tuner.runtime.silence import Silence, limit_s
+from tuner.runtime.watch import Watch
 
 T = TypeVar("T")
+
+LONGEST_SOAK = 3.0
+"""The highest level is held so many times ``soak_s`` at most, if its throughput goes on drifting."""
+_HEALTH_S = 5.0  # a health check of a server that may hang
 
 
 class ServerDiedError(Exception):
@@ -52,6 +59,10 @@ class Attempt:
         self._reader = context.engine.log_reader()
         self._watch = Watch(context, identity, self._reader)
         self._guard = Guard(context.session, identity.main_pid, context.progress.remark)
+        self._autopsy = Autopsy(
+            context, reader=self._reader, watch=self._watch, guard=self._guard, note_loading=self._note_loading
+        )
+        self._is_warm = False
 
     async def run(self) -> Measured:
         """Measure the server.
@@ -94,7 +105,7 @@ class Attempt:
             if reply.status == 200:
                 break
             if self._host.clock.monotonic_s() >= deadline:
-                raise ServerDiedError(self._start_timeout())
+                await self._time_out(reply)
             await self._guarded(self._host.clock.sleep(self._limits.probe_s))
         if self._progress.state is TrialState.DEPLOYING:
             self._progress.enter(TrialState.LOADING)
@@ -125,33 +136,51 @@ class Attempt:
         if self._progress.state is TrialState.DEPLOYING and self._reader.stage not in ("", "args"):
             self._progress.enter(TrialState.LOADING)
 
-    def _start_timeout(self) -> Verdict:
-        return Verdict(
-            cause=Cause.START_TIMEOUT,
-            config_fault=None,
-            evidence=(f"last stage: {self._reader.stage or 'nothing logged'}",),
-            advice=f"not ready after load_timeout_s = {self._workload.load_timeout_s:g} s",
+    async def _time_out(self, health: HttpReply) -> NoReturn:
+        """Judge a server that is not ready in time; one that listens where we do not reach it is not at fault."""
+        port = self._engine.port(self._context.request.command)
+        listening = await self._guarded(self._listening(port))
+        if symptoms.is_out_of_reach(health, listening):
+            msg = (
+                f"the server listens on port {port} of host {self._host.name} ({', '.join(listening or ())}), but "
+                f"{self._context.target.base_url} does not lead there ({health.error}): correct base_url in its "
+                "[[hosts]] table or the server's --host, or open the port in the firewall"
+            )
+            raise HostFault(msg)
+        await self._fail(
+            symptoms.start_timeout(
+                load_timeout_s=self._workload.load_timeout_s,
+                stage=self._reader.stage,
+                health=health,
+                listening=listening,
+                port=port,
+            )
         )
+
+    async def _listening(self, port: int) -> tuple[str, ...] | None:
+        """Return the addresses that somebody listens on at the server's port, on its host; None: not known."""
+        if self._host.listening is None:
+            return None
+        try:
+            return await self._host.listening(port)
+        except HostFault as fault:
+            self._progress.remark(f"who listens on the server's port could not be looked at: {fault}")
+            return None
 
     async def _prove_identity(self) -> None:
         """Hold that the running server is still the one that was started."""
         if self._watch.is_ended(await self._host.service.state()):
-            raise ServerDiedError(await self._diagnose(await self._watching))
+            raise ServerDiedError(await self._autopsy.of_dead(await self._watching))
 
     async def _prove_generation(self) -> None:
-        problem = await self._guarded(
-            generates(self._engine, self._control, self._workload, seed=self._context.request.seed)
+        waited_s = min(limit_s(self._workload, is_warm=self._is_warm), self._workload.request_timeout_s)
+        proof = generates_exactly(
+            self._engine, self._control, self._workload, seed=self._context.request.seed, limit_s=waited_s
         )
+        problem = await self._guarded(proof)
         if problem is not None:
             await self._give_death_time()
-            raise ServerDiedError(
-                Verdict(
-                    cause=Cause.HANG if "timed out" in problem else Cause.FAILED_REQUESTS,
-                    config_fault=None,
-                    evidence=(problem,),
-                    advice="the server answers but does not generate",
-                )
-            )
+            await self._fail(symptoms.no_generation(problem, limit_s=waited_s, health=await self._health()))
 
     # -- load --------------------------------------------------------------------------
 
@@ -159,12 +188,15 @@ class Attempt:
         self._progress.enter(TrialState.WARMING_UP)
         requests = self._workload.warmup_requests
         if requests:
-            records = await self._guarded(self._host.load.warm_up(self._context.target, requests, min(4, requests)))
+            silence = Silence(limit_s(self._workload, is_warm=False))
+            load = self._host.load.warm_up(self._context.target, requests, min(4, requests), silence.take)
+            records = await self._unless_silent(load, silence, "warming up")
             self._progress.emit(
                 WarmedUp(at_s=self._host.clock.now_s(), unix_offset_s=self._unix_offset_s(), requests=records)
             )
             if any(record.status is not RequestStatus.OK for record in records):
                 await self._fail_requests(records, "warming up")
+        self._is_warm = True
         await self._flush()
 
     async def _measure(self, level: int) -> None:
@@ -180,31 +212,40 @@ class Attempt:
         await self._flush()
 
     async def _soak(self) -> None:
-        """Hold the highest level, then prove that the same server still answers."""
+        """Hold the highest level until it is steady, then prove that the same server still answers."""
         if self._workload.soak_s > 0:
             level = self._workload.ladder[-1]
             self._progress.enter(TrialState.SOAKING, level=level)
             leg = Leg(
                 concurrency=level,
                 min_s=self._workload.soak_s,
-                max_s=self._workload.soak_s,
-                interval=0.0,
+                max_s=LONGEST_SOAK * self._workload.soak_s,
+                interval=self._workload.interval,
                 salt=f"{self._identity.invocation_id}-soak",
+                until_steady=True,
             )
-            await self._run_leg(leg, kind="soak")
+            held = await self._run_leg(leg, kind="soak")
+            if not held.converged:
+                self._progress.remark(
+                    f"throughput at concurrency {level} still drifted by more than ±{100 * leg.interval:g} % "
+                    f"after {held.window_s:.0f} s: longer levels would measure something else"
+                )
         await self._prove_identity()
         await self._prove_generation()
+        await self._prove_identity()
 
     async def _run_leg(self, leg: Leg, *, kind: str) -> LegResult:
-        def tell(elapsed_s: float, throughput: float | None) -> None:
-            self._progress.leg(leg.concurrency, elapsed_s, throughput)
+        where = f"{'soak' if kind == 'soak' else 'leg'} at concurrency {leg.concurrency}"
+        silence = Silence(limit_s(self._workload, is_warm=self._is_warm))
 
-        result, records = await self._guarded(
-            self._guard.during(
-                lambda: self._host.load.measure(self._context.target, leg, self._control, tell),
-                what=f"{'soak' if kind == 'soak' else 'leg'} at concurrency {leg.concurrency}",
-            )
+        def tell(progress: LoadProgress) -> None:
+            self._progress.leg(leg.concurrency, progress.elapsed_s, progress.throughput)
+            silence.take(progress)
+
+        load = self._guard.during(
+            lambda: self._host.load.measure(self._context.target, leg, self._control, tell), what=where
         )
+        result, records = await self._unless_silent(load, silence, where)
         self._progress.emit(
             LegFinished(
                 at_s=self._host.clock.now_s(),
@@ -215,22 +256,27 @@ class Attempt:
             )
         )
         if result.failed or not result.completed:
-            await self._fail_requests(records, f"concurrency {leg.concurrency}")
+            await self._fail_requests(records, where)
         return result
+
+    async def _unless_silent(self, load: Coroutine[Any, Any, T], silence: Silence, where: str) -> T:
+        """Run load to its end; it ends at once, and the server is judged, when nothing comes back any more."""
+        result = await self._guarded(silence.during(load))
+        if result is None:
+            assert silence.broken_off is not None  # what it was ended for
+            await self._fail(
+                symptoms.hang(silence.broken_off, limit_s=silence.limit_s, where=where, health=await self._health())
+            )
+        return result
+
+    async def _health(self) -> str:
+        call = replace(self._engine.health_call(), timeout_s=_HEALTH_S)
+        return symptoms.said(await self._guarded(self._control.call(call)))
 
     async def _fail_requests(self, records: Sequence[RequestRecord], where: str) -> NoReturn:
         """Judge failed requests: the server's death if it shows, else the failures themselves."""
         await self._give_death_time()
-        failed = [record for record in records if record.status not in (RequestStatus.OK, RequestStatus.CANCELLED)]
-        kinds = sorted({f"{record.status.value}: {record.error or 'no more is known'}" for record in failed})
-        raise ServerDiedError(
-            Verdict(
-                cause=Cause.FAILED_REQUESTS,
-                config_fault=None,
-                evidence=tuple(kinds[:5]) or ("no request was completed",),
-                advice=f"{len(failed)} of {len(records)} requests failed ({where}), and the server stayed up",
-            )
-        )
+        await self._fail(symptoms.failed_requests(records, where))
 
     def _unix_offset_s(self) -> float:
         return self._host.clock.now_s() - self._host.clock.monotonic_s()
@@ -251,54 +297,27 @@ class Attempt:
         """Run ``work`` until it is done, the server dies, or the run is stopped."""
         result = await until_stop(work, self._context.stop, self._watching)
         if self._watching.done():
-            raise ServerDiedError(await self._diagnose(self._watching.result()))
+            raise ServerDiedError(await self._autopsy.of_dead(self._watching.result()))
         return result  # type: ignore[return-value]  # None only when the watch ended
 
     async def _give_death_time(self) -> None:
         """Let a death show itself: a failed request is often its first sign."""
         await self._guarded(self._host.clock.sleep(self._limits.settle_s))
 
-    async def _diagnose(self, ended: Ended) -> Verdict:
-        # It may have died between two looks; the grade must not depend on when we looked. Before the
-        # rest of the log is read and after it: in a loop that rest is the next life's beginning.
-        self._note_loading()
-        await self._watch.drain(is_endless=ended.looped or ended.fatal_line)
-        self._note_loading()
-        state = ended.state
-        verdict = self._reader.diagnose(
-            Ending(
-                exit_status=state.exit_status,
-                exit_signal=state.exit_signal,
-                state=self._progress.state,
-                signals_sent=(signal.SIGTERM,) if state.stop_requested else (),
-                restarts=state.restarts,
-                stopped_by_others=state.stopped_by_others,
-            )
-        )
-        if verdict.cause is not Cause.UNKNOWN or not (ended.looped or state.stopped_by_others):
-            return verdict
-        if state.stopped_by_others or (state.restarts == 0 and state.activity is not Activity.RESTARTING):
-            deed = "stopped the server" if state.stopped_by_others else "started the server anew"
-            return Verdict(
-                cause=Cause.OPERATOR_STOP,
-                config_fault=False,
-                evidence=verdict.evidence,
-                advice=f"somebody else {deed}; nobody may touch it during a trial",
-            )
-        return Verdict(
-            cause=Cause.CRASH_LOOP,
-            config_fault=None,
-            evidence=verdict.evidence,
-            advice=f"the service manager started the server anew {max(state.restarts, 1)} time(s)",
-        )
+    async def _fail(self, symptom: Verdict) -> NoReturn:
+        """Judge a server that lives and yet cannot be used."""
+        raise ServerDiedError(await self._guarded(self._autopsy.of_living(symptom)))
 
 
 def judge(legs: list[LegResult]) -> Measured:
     """Turn the ladder's legs into the two objectives; the peak is the best level.
 
     Raises:
-        MeasurementFault: a leg measured nothing.
+        MeasurementFault: a leg measured nothing, or has failed requests, which are never averaged.
     """
+    void = next((leg for leg in legs if leg.failed), None)
+    if void is not None:
+        raise MeasurementFault(f"{void.failed} requests failed at concurrency {void.concurrency}: the leg is void")
     single = legs[0].single_request_throughput
     if single is None:
         raise MeasurementFault("the single-request leg measured no throughput; lengthen level_min_s in [workload]")

@@ -16,7 +16,7 @@ from tuner.model.host import Activity, GpuLook, GpuProcess, GpuReading
 from tuner.model.outcome import Cause
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.racing import end
-from tuner.runtime.strangers import strangers, strangers_text
+from tuner.runtime.strangers import process_text, strangers, strangers_text
 
 T = TypeVar("T")
 
@@ -127,6 +127,41 @@ class Guard:
         return MeasurementFault(
             f"the server died while {strangers_text(suspects)} on {self._host.name}: that proves nothing; "
             "keep others off these GPUs, or name the server's own in gpu_indices"
+        )
+
+    async def foreigners(self) -> tuple[str, ...]:
+        """Name other people's processes that hold much GPU memory now, or held it when the host was clean.
+
+        For a death that was just seen. Now means in two looks, ``limits.again_s`` apart: a server's own are
+        listed while they are torn down. What holds no more than ``limits.gpu_slack_bytes`` is passed over.
+
+        Raises:
+            HostFault: the GPUs cannot be looked at.
+        """
+        named = await self._large_strangers()
+        if named:
+            await self._host.clock.sleep(self._limits.again_s)
+            still = {process.pid for process in await self._large_strangers()}
+            named = tuple(process for process in named if process.pid in still)
+        seen = {process.pid for process in named}
+        return (
+            *(process_text(process) for process in named),
+            *(
+                process_text(GpuProcess(pid=pid, name="", memory_used_bytes=held)) + ", before the start"
+                for pid, held in self._session.gpu_at_clean.items()
+                if held > self._limits.gpu_slack_bytes and pid not in seen
+            ),
+        )
+
+    async def _large_strangers(self) -> tuple[GpuProcess, ...]:
+        self._ours.update(await self._host.service.members())  # first: they may be gone when the GPUs have told
+        look = await self._host.gpu.look()
+        return tuple(
+            process
+            for process in look.processes
+            if process.name
+            and process.pid not in self._ours
+            and process.memory_used_bytes > self._limits.gpu_slack_bytes
         )
 
     # -- looks -------------------------------------------------------------------------

@@ -16,6 +16,8 @@ class Limits:
         baseline_s: how long GPU memory must stay as it is before it counts as the host's own.
         settle_s: after a failed request or a fatal line, how long a death may take to show.
         drain_s: how long the rest of a dead server's log is waited for.
+        traces_s: how long what a death left in the kernel's log and on the GPUs is looked for.
+        again_s: between the two looks that a foreign process must be seen in after a death.
         attempts: server starts a trial may take before it is Faulted.
         gpu_slack_bytes: GPU memory above the host's baseline that still counts as clean.
         own_bytes, own_share: GPU memory that nobody holds and that may yet be the host's own, a display
@@ -31,6 +33,8 @@ class Limits:
     baseline_s: float = 30.0
     settle_s: float = 2.0
     drain_s: float = 0.5
+    traces_s: float = 1.5
+    again_s: float = 0.5
     attempts: int = 3
     gpu_slack_bytes: int = 256 * 1024**2
     own_bytes: int = 2 * 1024**3

@@ -203,12 +203,24 @@ def aggregate_throughput(
     batches = 1
     if median_decode_s is not None and median_decode_s > 0:
         batches = max(1, min(MAX_BATCHES, int(window.length_s / median_decode_s)))
-    batch_s = window.length_s / batches
-    by_edge = tokens_at(arrivals, [window.start_s + i * batch_s for i in range(batches)] + [window.end_s])
-    estimate = batch_means([by_edge[i + 1] - by_edge[i] for i in range(batches)], batch_s)
+    estimate = batch_means(_batch_tokens(arrivals, window, batches), window.length_s / batches)
     if estimate is None or batches >= MIN_REPORTED_BATCHES:
         return estimate
     return Estimate(value=estimate.value, low=None, high=None, samples=batches)
+
+
+def batch_throughputs(arrivals: Sequence[Arrivals], window: Window, batches: int) -> tuple[float, ...]:
+    """Return the throughput of each of ``batches`` equal parts of ``window``, tok/s; none without arrivals."""
+    if not arrivals or window.length_s <= 0 or batches < 1:
+        return ()
+    batch_s = window.length_s / batches
+    return tuple(tokens / batch_s for tokens in _batch_tokens(arrivals, window, batches))
+
+
+def _batch_tokens(arrivals: Sequence[Arrivals], window: Window, batches: int) -> list[float]:
+    batch_s = window.length_s / batches
+    by_edge = tokens_at(arrivals, [window.start_s + i * batch_s for i in range(batches)] + [window.end_s])
+    return [by_edge[i + 1] - by_edge[i] for i in range(batches)]
 
 
 def median_decode_s(records: Sequence[RequestRecord]) -> float | None:

@@ -59,7 +59,7 @@ from tuner.model.metric import Estimate
 from tuner.model.record import Counters, LegResult, RequestRecord, RequestStatus
 from tuner.model.space import Value
 from tuner.model.trial import Capacity
-from tuner.ports import ControlClient, EngineAdapter, HostPorts, Leg, ProgressSink, Target
+from tuner.ports import ControlClient, EngineAdapter, HostPorts, Leg, LoadProgress, ProgressSink, Target
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_gpu import FakeGpu, Guest, Slowdown
 from tuner.testing.fake_service import GIB, Death, FakeService, Script, Start, even_speed
@@ -176,7 +176,7 @@ class FakeControl:
 
     async def _time_out(self, call: HttpCall) -> HttpReply:
         await self._host.clock.sleep(call.timeout_s)
-        return HttpReply(status=None, body=b"", error="timed out")
+        return HttpReply(status=None, body=b"", error="timed_out")
 
     def _answer(self, call: HttpCall, old: OldServer | None) -> HttpReply | None:
         """Return the reply of a listening server; None: it never comes."""
@@ -210,11 +210,14 @@ class FakeLoad:
     def __init__(self, host: FakeHost) -> None:
         self._host = host
 
-    async def warm_up(self, target: Target, requests: int, concurrency: int) -> tuple[RequestRecord, ...]:
-        """Take one second."""
+    async def warm_up(
+        self, target: Target, requests: int, concurrency: int, progress: ProgressSink
+    ) -> tuple[RequestRecord, ...]:
+        """Take one second, or as long as requests are waited for by a server that hangs."""
         self._host.service.warming_up()
         began_s = self._host.clock.monotonic_s()
         await self._host.clock.sleep(1.0)
+        await self._wait_in_vain(target, concurrency, began_s, progress)
         failed = 0 if self._serves() else requests
         return self._records(target, concurrency, began_s, completed=requests - failed, failed=failed)
 
@@ -234,8 +237,17 @@ class FakeLoad:
         serves = self._serves()
         for _ in range(_TICKS):
             await clock.sleep(leg.min_s / _TICKS)
+            if serves:
+                await self._wait_in_vain(target, leg.concurrency, began_s, progress)
             serves = serves and self._serves()
-            progress(clock.monotonic_s() - began_s, start.speed(leg.concurrency)[1] if serves else None)
+            progress(
+                LoadProgress(
+                    elapsed_s=clock.monotonic_s() - began_s,
+                    throughput=start.speed(leg.concurrency)[1] if serves else None,
+                    in_flight=leg.concurrency,
+                    silent_s=0.0,
+                )
+            )
         if not serves or (await service.state()).identity != identity:
             await clock.sleep(max(0.0, leg.max_s - leg.min_s))
             return self._failed(target, leg, began_s)
@@ -270,6 +282,21 @@ class FakeLoad:
         if self._host.route.is_dead:
             return False
         return service.is_listening and not service.is_hanging and start is not None and start.generates
+
+    async def _wait_in_vain(self, target: Target, concurrency: int, began_s: float, progress: ProgressSink) -> None:
+        """Wait for the requests of a server that hangs, until it is gone or they have timed out."""
+        service, clock = self._host.service, self._host.clock
+        since_s = clock.monotonic_s()
+        while service.is_hanging and clock.monotonic_s() - since_s < target.workload.request_timeout_s:
+            await clock.sleep(0.2)
+            progress(
+                LoadProgress(
+                    elapsed_s=clock.monotonic_s() - began_s,
+                    throughput=None,
+                    in_flight=concurrency,
+                    silent_s=clock.monotonic_s() - since_s,
+                )
+            )
 
     def _failed(self, target: Target, leg: Leg, began_s: float) -> tuple[LegResult, tuple[RequestRecord, ...]]:
         result = LegResult(
