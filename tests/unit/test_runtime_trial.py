@@ -9,7 +9,7 @@ import pytest
 
 from tuner.errors import TransportFault
 from tuner.model.host import ProcessEntry
-from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, TrialState
+from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, TrialState, violation
 from tuner.model.space import Assignment
 from tuner.model.trial import (
     Command,
@@ -130,7 +130,7 @@ def test_a_server_that_loads_and_dies_between_two_looks_died_loading() -> None:
     words = f"{STAGE}fake: fatal: configuration\n"
     outcome = outcome_of(Start(death=Death(at=TrialState.LOADING, after_s=0.01, exit_status=1, log=words)))
     assert isinstance(outcome, Infeasible)
-    assert (outcome.state, outcome.violation) == (TrialState.LOADING, 3.0)
+    assert (outcome.state, outcome.violation) == (TrialState.LOADING, violation(TrialState.LOADING))
 
 
 def test_an_unknown_death_is_tried_again_on_a_clean_host_before_the_verdict() -> None:

@@ -56,6 +56,40 @@ class Cause(Enum):
     UNKNOWN = "unknown"
 
 
+MEMORY_CAUSES = frozenset(
+    {
+        Cause.OOM_WEIGHTS,
+        Cause.KV_POOL_TOO_SMALL,
+        Cause.OOM_KV_POOL,
+        Cause.OOM_STATE_POOL,
+        Cause.OOM_GRAPH_CAPTURE,
+        Cause.OOM_VERIFY_WORKSPACE,
+        Cause.OOM_SERVING,
+        Cause.KV_SLOTS_EXHAUSTED,
+    }
+)
+"""Causes that another memory fraction or fewer draft tokens may cure; they prove nothing while somebody else
+holds GPU memory."""
+
+STOPS = frozenset({Cause.OWN_STOP, Cause.OPERATOR_STOP})
+"""Somebody ended the server: that says nothing of it, nor of its host."""
+
+NEVER_THE_CONFIGURATION = STOPS | frozenset(
+    {
+        Cause.HEALTHY,
+        Cause.PORT_IN_USE,
+        Cause.MODEL_MISSING,
+        Cause.DEPENDENCY_MISMATCH,
+        Cause.LEFTOVER_MEMORY,
+        Cause.HOST_OOM,
+    }
+)
+"""Causes that a different assignment would not have avoided: they condemn none, however often they come."""
+
+BY_CHANCE = frozenset({Cause.COLLECTIVE})
+"""Causes that strike single starts at random on some hosts, and the next start of the same server not."""
+
+
 class MemoryDirection(Enum):
     """Which way a memory cause points."""
 
@@ -149,11 +183,16 @@ class Infeasible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faulted:
-    """The host's, the network's or our own fault; the same assignment runs again."""
+    """The host's, the network's or our own fault; the same assignment runs again.
+
+    Attributes:
+        set_aside: the host itself is broken as far as its servers show: it gets no trial until it was looked at.
+    """
 
     error: str
     state: TrialState
     verdict: Verdict | None = None
+    set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,24 +205,72 @@ class Interrupted:
 Outcome: TypeAlias = Measured | Infeasible | Faulted | Interrupted
 
 
-def violation(state: TrialState, *, level_index: int | None = None, levels: int = 1) -> float:
-    """Grade how far a trial was from feasible; the constraint value a sampler learns from.
+LOADING_STAGES = ("load_weights", "load_model", "load_draft", "pool", "slots", "capture", "ready")
+"""The engines' own words for how far a start came, in order; see ``LogReader.stage``."""
 
-    4 rejected (DEPLOYING or before) · 3 died loading · 2 died ready or warming up ·
-    2 minus the share of the ladder passed while measuring, in (1, 2) · 1 soaking or judging.
-    A feasible trial has 0.
+_UNKNOWN_STAGE = "pool"  # in the middle
+_HALF_WAY = 0.1
+
+
+def missing_share(verdict: Verdict, *, gpu_bytes: int | None, fraction: float | None) -> float | None:
+    """Say how much memory was missing, as a share of one GPU's; None: the log does not say, or nobody knows the GPU.
+
+    The larger of ``shortfall_bytes / gpu_bytes`` and ``viable_fraction - fraction``.
+
+    Args:
+        verdict: on the death.
+        gpu_bytes: of the smallest GPU.
+        fraction: of GPU memory that was asked for.
+    """
+    shares = []
+    if verdict.shortfall_bytes is not None and gpu_bytes:
+        shares.append(verdict.shortfall_bytes / gpu_bytes)
+    if verdict.viable_fraction is not None and fraction is not None:
+        shares.append(verdict.viable_fraction - fraction)
+    return max((share for share in shares if share > 0.0), default=None)
+
+
+def violation(
+    state: TrialState,
+    *,
+    level_index: int | None = None,
+    levels: int = 1,
+    stage: str = "",
+    missing: float | None = None,
+) -> float:
+    """Grade how far a trial was from feasible: the constraint value that a sampler learns from.
+
+    Strictly by how far the trial got, whatever the rest says; then by how much memory was missing. With
+    d = m / (m + 0.1), where m is the share of a GPU's memory that was missing, at most 1 (a tenth of a GPU
+    is half way; so counts, too, what is not known):
+
+    ==================================  =========================  ======================
+    where                               violation                  lies in
+    ==================================  =========================  ======================
+    rejected (DEPLOYING or before)      4                          4
+    LOADING, stage k of the n loading   3 + (n - 1 - k + d) / n    [3, 4)
+    READY, WARMING_UP                   2 + d                      [2, 3)
+    MEASURING, level i of n             1 + (n - 1 - i + d) / n    [1, 2)
+    SOAKING or later                    d                          (0, 1)
+    a feasible trial                    0                          0
+    ==================================  =========================  ======================
 
     Args:
         state: where the trial was.
         level_index: position in the ladder of the level being measured, from 0.
         levels: length of the ladder.
+        stage: the last that the server's log shows, one of :data:`LOADING_STAGES`; another counts as ``pool``.
+        missing: see :func:`missing_share`; None: not known, and so is what is not above 0.
     """
+    distance = 0.5 if missing is None or not missing > 0.0 else min(missing, 1.0) / (min(missing, 1.0) + _HALF_WAY)
     if state in (TrialState.PROPOSED, TrialState.CLEANING, TrialState.DEPLOYING):
         return 4.0
     if state is TrialState.LOADING:
-        return 3.0
+        last = len(LOADING_STAGES) - 1
+        passed = LOADING_STAGES.index(stage if stage in LOADING_STAGES else _UNKNOWN_STAGE)
+        return 3.0 + (last - passed + distance) / (last + 1)
     if state in (TrialState.READY, TrialState.WARMING_UP):
-        return 2.0
+        return 2.0 + distance
     if state is TrialState.MEASURING:
-        return 2.0 - ((level_index or 0) + 0.5) / (levels + 0.5)
-    return 1.0
+        return 1.0 + (levels - 1 - (level_index or 0) + distance) / levels
+    return distance

@@ -11,23 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tuner.errors import EvidenceError, ExecutorFault, TooManyFaults, TunerError, UsageError
-from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.outcome import MEMORY_CAUSES, Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Proposal, RunObserver
 from tuner.runtime.racing import end
-
-MEMORY_CAUSES = frozenset(
-    {
-        Cause.OOM_WEIGHTS,
-        Cause.KV_POOL_TOO_SMALL,
-        Cause.OOM_KV_POOL,
-        Cause.OOM_GRAPH_CAPTURE,
-        Cause.OOM_SERVING,
-        Cause.KV_SLOTS_EXHAUSTED,
-    }
-)
-"""Causes that another memory fraction or fewer draft tokens may cure."""
 
 FAULTS_IN_A_ROW = 3
 """Faults after which a host is set aside (design, section 4)."""
@@ -224,11 +212,10 @@ class Campaign:
             return
         host.faults += 1
         host.last_fault = result.outcome.error
-        if host.faults >= FAULTS_IN_A_ROW:
+        if host.faults >= FAULTS_IN_A_ROW or result.outcome.set_aside:
             again = "" if host.comebacks == 0 else " once more"
-            self.observer.remark(
-                f"host {host.name} is set aside{again} after {host.faults} faults in a row: {host.last_fault}"
-            )
+            after = "" if result.outcome.set_aside else f" after {host.faults} faults in a row"
+            self.observer.remark(f"host {host.name} is set aside{again}{after}: {host.last_fault}")
             host.is_aside = True
             host.recovering = asyncio.ensure_future(self._recover(host))
 

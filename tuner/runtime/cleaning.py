@@ -9,6 +9,7 @@ from tuner.errors import DirtyHost, HostFault
 from tuner.model.host import Activity, CommandResult, ProcessEntry
 from tuner.model.http import HttpCall
 from tuner.ports import ControlClient, HostPorts
+from tuner.runtime.endings import Endings
 from tuner.runtime.limits import Limits
 from tuner.runtime.memory import Dirt, Memory
 from tuner.runtime.stay import Stay
@@ -33,7 +34,10 @@ class HostSession:
     Attributes:
         gpu_baseline: bytes in use a GPU, by index, when nothing of ours runs: the least ever seen.
         gpu_at_clean: bytes held, by PID, by the processes on the GPUs when the host was last proven clean.
+        gpu_bytes: memory of its smallest GPU; None: not seen yet, or it has none.
         our_pids: of the servers since then; some may have ended.
+        foreign: other people's processes that held GPU memory when the last server died, one text each.
+        endings: how the servers on it ended since we came.
         stay: our right to use it.
     """
 
@@ -41,11 +45,14 @@ class HostSession:
     limits: Limits = field(default_factory=Limits)
     gpu_baseline: dict[int, int] = field(default_factory=dict)
     gpu_at_clean: dict[int, int] = field(default_factory=dict)
+    gpu_bytes: int | None = None
     our_pids: set[int] = field(default_factory=set)
+    foreign: tuple[str, ...] = ()
+    endings: Endings = field(default_factory=Endings)
     stay: Stay = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stay = Stay(self.ports, settled=lambda remark: await_memory(self, remark))
+        self.stay = Stay(self.ports, settled=lambda remark: await_memory(self, remark), left=self.endings.forget)
 
 
 async def await_memory(session: HostSession, remark: Remarks) -> None:
@@ -151,6 +158,8 @@ async def _what_is_left(session: HostSession, memory: Memory, control: ControlCl
         text = f"something else answers on the server's port at {host.address} ({reply.status or reply.error})"
         return Dirt(text=text, key="port", is_foreign=True)
     session.gpu_at_clean = {process.pid: process.memory_used_bytes for process in look.processes}
+    session.gpu_bytes = min((reading.memory_total_bytes for reading in look.readings), default=None)
+    session.foreign = ()
     return None
 
 

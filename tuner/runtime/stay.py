@@ -48,10 +48,12 @@ class Stay:
         lost: why the host is no longer ours; None while it is.
         hurried: the original is started but not waited for.
         settled: returns once the original can be started: what it needs is free again.
+        left: is told that the host was given back.
     """
 
     ports: HostPorts
     settled: Callable[[Remarks], Awaitable[None]] | None = None
+    left: Callable[[], None] | None = None
     secrets: tuple[str, ...] = ()
     lost: str | None = None
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,6 +135,8 @@ class Stay:
         """
         async with self._one_at_a_time:
             tenancy = self.ports.tenancy
+            if self.left is not None:
+                self.left()
             if tenancy is None or not self._entered:
                 await self.ports.route.close()
                 return None

@@ -8,15 +8,25 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from tuner.errors import HostFault, MeasurementFault, PreflightError, ServerInTheWay
-from tuner.model.outcome import Faulted, Interrupted, Measured, Outcome, TrialState, Verdict
+from tuner.model.outcome import (
+    Faulted,
+    Infeasible,
+    Interrupted,
+    Measured,
+    Outcome,
+    TrialState,
+    Verdict,
+    missing_share,
+)
 from tuner.model.record import LegResult
+from tuner.model.space import Assignment
 from tuner.model.trial import Effective, ServiceIdentity, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import ControlClient, EngineAdapter, Target
 from tuner.runtime.attempt import Attempt, ServerDiedError
 from tuner.runtime.authorised import AuthorisedControl, bearer
 from tuner.runtime.cleaning import HostSession, make_clean
 from tuner.runtime.context import TrialContext
-from tuner.runtime.policy import Death, RetryAfterCleaning, next_step
+from tuner.runtime.policy import Death, RetryAfterCleaning, SetHostAside, next_step
 from tuner.runtime.progress import Emit, Progress
 from tuner.runtime.racing import StopRequestedError, end, until_stop
 from tuner.runtime.secrets import Scrubber
@@ -72,31 +82,57 @@ class Trial:
         return result
 
     async def _outcome(self) -> Outcome:
-        deaths: list[Death] = []
+        endings, assignment = self._session.endings, self._request.assignment
         self._progress.enter(TrialState.PROPOSED)
         while True:
             try:
-                return await self._attempt()
+                measured = await self._attempt()
             except StopRequestedError:
                 return Interrupted(state=self._progress.state)
             except (HostFault, PreflightError, MeasurementFault) as fault:
                 return Faulted(error=self._progress.scrub(str(fault)), state=self._progress.state)
             except ServerDiedError as died:
-                deaths.append(self._death(died))
-            step = next_step(deaths, attempts=self._session.limits.attempts)
+                death = self._death(died)
+            else:
+                endings.lived(assignment, self._request.number)
+                return measured
+            step = next_step(
+                endings.deaths_of(assignment),
+                death,
+                endings.around(assignment),
+                attempts=self._session.limits.attempts,
+            )
+            endings.died(assignment, death)
             if not isinstance(step, RetryAfterCleaning):
-                self._progress.enter(TrialState.JUDGING, detail=deaths[-1].verdict.cause.value)
-                return step
+                self._progress.enter(TrialState.JUDGING, detail=death.verdict.cause.value)
+                return self._judged(step)
             self._progress.remark(f"starting once more after cleaning: {step.why}")
 
+    def _judged(self, step: Infeasible | Faulted | SetHostAside) -> Outcome:
+        """Remember a judgement with the host, and return the outcome."""
+        endings = self._session.endings
+        if isinstance(step, SetHostAside):
+            endings.forget()
+            return step.fault
+        if isinstance(step, Infeasible):
+            endings.condemned(self._request.assignment, step.state)
+        return step
+
     def _death(self, died: ServerDiedError) -> Death:
-        ladder, level = self._request.workload.ladder, self._progress.level
+        request, level = self._request, self._progress.level
+        ladder = request.workload.ladder
+        verdict = self._scrubbed(died.verdict)
         return Death(
-            verdict=self._scrubbed(died.verdict),
+            verdict=verdict,
             state=self._progress.state,
+            trial=request.number,
             level=level,
             level_index=None if level is None else ladder.index(level),
             levels=len(ladder),
+            missing=missing_share(
+                verdict, gpu_bytes=self._session.gpu_bytes, fraction=asked_fraction(request.assignment)
+            ),
+            foreign=self._session.foreign,
         )
 
     def _scrubbed(self, verdict: Verdict) -> Verdict:
@@ -182,6 +218,12 @@ class Trial:
         call = self._engine.abort_call()
         if call is not None:
             await control.call(call)
+
+
+def asked_fraction(assignment: Assignment) -> float | None:
+    """Return the share of GPU memory that is asked for: the one setting that is no whole number, if there is one."""
+    fractions = [value for value in assignment.values() if isinstance(value, float)]
+    return fractions[0] if len(fractions) == 1 else None
 
 
 async def events_of(

@@ -18,12 +18,16 @@ class Experience:
         values: one per objective, in the study's order; None when infeasible.
         violation: above 0 when infeasible, else 0.
         direction: which way a death from memory points; None when it does not say.
+        shortfall_bytes: how much memory was missing on one GPU; None when it does not say.
+        viable_fraction: the smallest share of memory that the server itself called enough; None likewise.
     """
 
     assignment: Assignment
     values: tuple[float, ...] | None
     violation: float = 0.0
     direction: MemoryDirection | None = None
+    shortfall_bytes: int | None = None
+    viable_fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class History:
                             values=None,
                             violation=violation,
                             direction=verdict.direction,
+                            shortfall_bytes=verdict.shortfall_bytes,
+                            viable_fraction=verdict.viable_fraction,
                         )
                     )
                 case None if row.host is None:
