@@ -38,6 +38,8 @@ or a function of the command and the number of the start)::
     host.gpu.guests = (Guest(from_s=12.0, to_s=40.0),)
     host.gpu.slowdowns = (Slowdown(from_s=12.0),)
     host.outages = ((12.0, 17.0),)
+    host.kernel = FakeKernelLog(lines=("Out of memory: Killed process 4017 (python3)",))
+    host.listening = ("127.0.0.1",)  # somebody listens on the server's port, seen from the host
     host.route_dies_s = (12.0,)  # until it is opened again, nothing reaches the server
     host.cleanup = a_coroutine_function
 
@@ -49,7 +51,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.errors import MeasurementFault
@@ -59,7 +61,17 @@ from tuner.model.metric import Estimate
 from tuner.model.record import Counters, LegResult, RequestRecord, RequestStatus
 from tuner.model.space import Value
 from tuner.model.trial import Capacity
-from tuner.ports import ControlClient, EngineAdapter, HostPorts, Leg, LoadProgress, ProgressSink, Target
+from tuner.ports import (
+    Clock,
+    ControlClient,
+    EngineAdapter,
+    HostPorts,
+    KernelLog,
+    Leg,
+    LoadProgress,
+    ProgressSink,
+    Target,
+)
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_gpu import FakeGpu, Guest, Slowdown
 from tuner.testing.fake_service import GIB, Death, FakeService, Script, Start, even_speed
@@ -70,6 +82,7 @@ __all__ = [
     "FakeControl",
     "FakeGpu",
     "FakeHost",
+    "FakeKernelLog",
     "FakeLoad",
     "FakeService",
     "Guest",
@@ -352,6 +365,36 @@ def _estimate(value: float, leg: Leg) -> Estimate:
     return Estimate(value=value, low=value * 0.99, high=value * 1.01, samples=leg.concurrency)
 
 
+@dataclass(slots=True, kw_only=True)
+class FakeKernelLog:
+    """``ports.KernelLog`` that always shows the same.
+
+    Attributes:
+        lines: what it shows.
+        takes_s: how long a look takes, on ``clock``.
+        hidden: what is to be remarked, once.
+        asked_s: the times it was asked with.
+    """
+
+    lines: tuple[str, ...] = ()
+    takes_s: float = 0.0
+    clock: Clock | None = None
+    hidden: str | None = None
+    asked_s: list[float] = field(default_factory=list)
+
+    async def since(self, unix_s: float) -> tuple[str, ...]:
+        """Return the lines."""
+        self.asked_s.append(unix_s)
+        if self.clock is not None:
+            await self.clock.sleep(self.takes_s)
+        return self.lines
+
+    def remark(self) -> str | None:
+        """Say once that it is hidden."""
+        hidden, self.hidden = self.hidden, None
+        return hidden
+
+
 class FakeRoute:
     """A Route that dies when its host says so; the fakes' HTTP does not look at the URL."""
 
@@ -417,6 +460,8 @@ class FakeHost:
         self.outages: tuple[tuple[float, float], ...] = ()
         self.route_dies_s: tuple[float, ...] = ()
         self.route = FakeRoute(self)
+        self.kernel: KernelLog | None = None
+        self.listening: tuple[str, ...] | None = None
         self.cleanup: Callable[[], Awaitable[CommandResult]] | None = None
         self.wait_s: float | None = None
         self.service = FakeService(
@@ -440,10 +485,16 @@ class FakeHost:
             clock=self.clock,
             route=self.route,
             outage_s=self._outage_s,
+            kernel=self.kernel,
+            listening=None if self.listening is None else self._listening,
             cleanup=self.cleanup,
             wait_s=self.wait_s,
             stop_grace_s=self._stop_grace_s,
         )
+
+    async def _listening(self, port: int) -> tuple[str, ...]:  # noqa: ARG002 - it has one server
+        await self.clock.sleep(_LATENCY_S)
+        return self.listening or ()
 
     def _outage_s(self) -> float:
         now_s = self.clock.monotonic_s()

@@ -34,6 +34,7 @@ class Death:
             ``level``; SOAKING: from the start of the second leg at the same concurrency;
             JUDGING: from the end of that leg.
         level: the concurrency it dies at (MEASURING only).
+        result: systemd's word for it.
         log: its last words.
     """
 
@@ -42,6 +43,7 @@ class Death:
     level: int | None = None
     exit_status: int | None = None
     exit_signal: int | None = None
+    result: str | None = None
     log: str = ""
 
     def __post_init__(self) -> None:
@@ -152,6 +154,7 @@ class FakeService:
         self._pids = 4000
         self._restarts = 0
         self._exit: tuple[int | None, int | None] = (None, None)
+        self._result: str | None = None
         self._stop_requested = False
         self._legs_seen: dict[int, int] = {}
 
@@ -174,6 +177,7 @@ class FakeService:
         self._restarts = 0
         self._stop_requested = False
         self._exit = (None, None)
+        self._result = None
         self._legs_seen = {}
         self._exec(self._first_exec_s)
         self._settle()
@@ -199,6 +203,7 @@ class FakeService:
             exit_status=self._exit[0],
             exit_signal=self._exit[1],
             stop_requested=self._stop_requested,
+            result=self._result,
         )
 
     async def read_log(self, cursor: str | None) -> LogChunk:
@@ -370,6 +375,7 @@ class FakeService:
                 if dies_s > now_s or death is None:
                     return
                 self._log += death.log.encode()
+                self._result = death.result
                 self._end((death.exit_status, death.exit_signal), at_s=dies_s)
             elif self._restart_at_s is not None and self._restart_at_s <= now_s:
                 self._restarts += 1

@@ -6,11 +6,14 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tuner.engines import engine
 from tuner.hosts.clock import SystemClock
 from tuner.hosts.gpu import NoGpu, NvidiaSmiProbe
+from tuner.hosts.kernel import HostKernelLog
+from tuner.hosts.listening import listening_on
 from tuner.hosts.local import LocalTransport
 from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.route import DirectRoute
@@ -95,6 +98,8 @@ def _process(spec: ProcessHostSpec) -> HostPorts:
         control=HttpControlClient,
         clock=SystemClock(),
         route=way.route,
+        kernel=HostKernelLog(way.transport, SystemClock(), spec.name),
+        listening=partial(listening_on, way.transport),
         stop_grace_s=PROCESS_STOP_GRACE_S,
         cleanup=_cleanup(spec),
         wait_s=spec.care.wait_s,
@@ -129,6 +134,8 @@ def _owned(spec: UnitHostSpec | ProcessHostSpec, way: Way, service: ServiceManag
         control=HttpControlClient,
         clock=SystemClock(),
         route=way.route,
+        kernel=HostKernelLog(way.transport, SystemClock(), spec.name),
+        listening=partial(listening_on, way.transport),
         stop_grace_s=OWNED_STOP_GRACE_S,
         look_s=OWNED_LOOK_S,
         tenancy=tenancy,

@@ -12,6 +12,8 @@ from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.clock import clock_row, read_offset
 from tuner.hosts.checks.disk import FOLDERS, disk_row, read_space
 from tuner.hosts.checks.gpus import gpus_row, memory_row, read_gpus
+from tuner.hosts.checks.kernel import CHECK as KERNEL
+from tuner.hosts.checks.kernel import kernel_row, read_kernel
 from tuner.hosts.checks.lease import lease_row, read_lease
 from tuner.hosts.checks.login import login_rows, lost_rows, refused_rows
 from tuner.hosts.checks.machine import read_machine, tools_row
@@ -32,7 +34,10 @@ _LEASE = ("flock", "install", "tee", "wc")
 _CHECKS = ("date", "df", "ls", "dirname")
 TOOLS = (*_SUPERVISOR, *_LEASE, *_CHECKS)
 """What the supervisor of such a host, its lease and these checks are made of."""
-_LATER = ("tools", "state_dir", "lease", "disk", "nvidia-smi", "GPU memory", "clock", "program", "port", "address")
+_LATER = (
+    *("tools", "state_dir", "lease", "disk", "nvidia-smi", "GPU memory", "clock", KERNEL),
+    *("program", "port", "address"),
+)
 _LAST = ("engine version", "route")
 EVERY = (*_LATER, *_LAST)
 """The checks after the login."""
@@ -79,6 +84,7 @@ async def process_host_rows(
         # A server of somebody else's lease is none that a run of ours would end.
         ours = frozenset() if is_failed(rows) else await survivors()
         rows += await _host_rows(spec, bench, ours)
+        rows.append(kernel_row(await read_kernel(bench.transport)))
         rows += await _server_rows(spec, bench, path, ours)
     except TransportFault as error:
         rows += lost_rows(error, EVERY, rows)

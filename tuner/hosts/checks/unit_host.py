@@ -13,6 +13,8 @@ from tuner.hosts.checks.command import read_command
 from tuner.hosts.checks.disk import FOLDERS, disk_row, read_space, run_row
 from tuner.hosts.checks.gpus import gpus_row, memory_row, read_gpus
 from tuner.hosts.checks.journal import journal_row, read_journal
+from tuner.hosts.checks.kernel import CHECK as KERNEL
+from tuner.hosts.checks.kernel import kernel_row, read_kernel
 from tuner.hosts.checks.lease import lease_row, read_lease
 from tuner.hosts.checks.login import CHECKS, login_rows, lost_rows, refused_rows
 from tuner.hosts.checks.machine import Machine, read_machine, systemd_row
@@ -29,7 +31,7 @@ from tuner.hosts.systemd.tenancy import lease_folder
 from tuner.model.study import UnitHostSpec
 
 _RUN = "/run"
-_OF_UNIT = ("command", "side effects", "permissions", "journal", "lease")
+_OF_UNIT = ("command", "side effects", "permissions", "journal", KERNEL, "lease")
 _MEMORY = "GPU memory"
 _OF_HOST = (f"{_RUN} writable", "disk", "nvidia-smi", _MEMORY, "clock")
 _OF_SERVER = ("port", "address", "engine version", "route")
@@ -91,7 +93,7 @@ async def _unit_rows(spec: UnitHostSpec, bench: Bench, look: _Look) -> tuple[Row
 
 async def _right_rows(spec: UnitHostSpec, bench: Bench, look: _Look, wanted: tuple[Argv, ...]) -> tuple[Row, ...]:
     """Look at what we may do there, and whether somebody else does."""
-    checks = ("permissions", "journal", "lease")
+    checks = ("permissions", "journal", KERNEL, "lease")
     if is_failed((systemd_row(look.machine),)):
         return unknown(checks, "this host has no systemd to work with")
     machine = look.machine
@@ -99,16 +101,17 @@ async def _right_rows(spec: UnitHostSpec, bench: Bench, look: _Look, wanted: tup
     journal = journal_row(
         await read_journal(bench.transport), machine.user, through_sudo=_by_sudo(wanted) and spec.sudo
     )
+    kernel = kernel_row(await read_kernel(bench.transport))
     lease = lease_row(look.lease, bench.asking, spec.unit)
     if is_absent(look.view):
-        return (*unknown(("permissions",), "the unit is not there"), journal, lease)
+        return (*unknown(("permissions",), "the unit is not there"), journal, kernel, lease)
     wanted += tuple(("cat", path) for path in look.unreadable)
     rights = None
     if spec.sudo and not machine.is_root:
         rights = await read_rights(bench.transport, wanted)
         wanted = rights.missing
     lines = () if machine.is_root else needs.lines(machine.user, wanted, places)
-    return (rights_row(machine, rights, sudo=spec.sudo, lines=lines, advice=bench.advice), journal, lease)
+    return (rights_row(machine, rights, sudo=spec.sudo, lines=lines, advice=bench.advice), journal, kernel, lease)
 
 
 def _by_sudo(wanted: tuple[Argv, ...]) -> bool:

@@ -94,6 +94,11 @@ class Look:
         return (None, self.exec_main_status)
 
     @property
+    def failure(self) -> str | None:
+        """How the main process failed, in systemd's word; None: it did not."""
+        return None if self.result in {"", "success"} else self.result
+
+    @property
     def was_never_executed(self) -> bool:
         """Whether systemd failed to set the main process up, so that the program never ran."""
         return self.exec_main_code == _EXITED and self.exec_main_status in _SETUP_STATUSES

@@ -19,6 +19,7 @@ class Run:
         cursor: of the journal, before the start.
         identity: of the invocation seen last.
         ending: exit status and signal of the main process that ended last.
+        result: systemd's word for the failure of the main process that ended last; None: it did not fail.
         final: how it ended; None: it runs, as far as we know.
         is_ending: our stop was asked for, whether or not it got through.
         is_lost: it was told that the unit is no longer ours, and no stop has come since.
@@ -31,6 +32,7 @@ class Run:
     identity: ServiceIdentity
     ending: tuple[int | None, int | None] = (None, None)
     restarts: int = 0
+    result: str | None = None
     stop_requested: bool = False
     final: ServiceState | None = None
     is_ending: bool = False
@@ -44,6 +46,7 @@ class Run:
         self.identity = look.identity
         self.restarts = look.restarts
         self.ending = look.ending or self.ending
+        self.result = look.failure or self.result  # a start that follows begins with success again
 
     def state(self, activity: Activity) -> ServiceState:
         """Return what is known of it, as a state."""
@@ -55,6 +58,7 @@ class Run:
             exit_status=status,
             exit_signal=ended_by,
             stop_requested=self.stop_requested,
+            result=self.result,
         )
 
     def dead(self) -> ServiceState:

@@ -273,6 +273,7 @@ class SystemdServiceManager:
             exit_status=None if is_inactive else ending[0],
             exit_signal=None if is_inactive else ending[1],
             stop_requested=False,
+            result=None if is_inactive else look.failure,
         )
 
     # ------------------------------------------------------------------ ending
