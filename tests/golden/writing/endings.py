@@ -1,0 +1,272 @@
+"""Ends of SGLang that the log alone does not explain, and servers that are alive."""
+
+# ruff: noqa: E501 - texts stand here as the engine prints them
+
+from __future__ import annotations
+
+from tuner.model.outcome import Cause, Ending, MemoryDirection, TrialState
+from writing.case import Death, Expected, Line, out_of_memory, scheduler, traceback
+from writing.startup import decoding
+
+_LOAD = TrialState.MEASURING
+_KILLED = "Out of memory: Killed process {0} total-vm:412334104kB, anon-rss:201334104kB, file-rss:0kB, UID:0"
+_SCHEDULER = _KILLED.format("4241 (sglang::schedul)")
+_CGROUP = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,oom_memcg=/system.slice/sglang.service,"
+    "task_memcg=/system.slice/sglang.service,task=sglang::schedul,pid=4241,uid=0"
+)
+
+
+def _host(name: str, at: str, ending: Ending, *, told: str = "parent", evidence: str = "") -> Death:
+    return Death(
+        name=name,
+        at=at,
+        lines=(),
+        told=told,
+        expected=Expected(cause=Cause.HOST_OOM, evidence=evidence),
+        ending=ending,
+        silent=not told.startswith("poll"),
+        decisive=("exit code -9",),
+        families=("0.5.15", "0.5.23") if told.startswith("poll") else ("0.5.9", "0.5.15", "0.5.23"),
+    )
+
+
+_HOSTS = (
+    _host("child_killed", "serving", Ending(exit_signal=9, state=_LOAD), told="poll:-9", evidence="exit code -9"),
+    _host(
+        "child_killed_kernel",
+        "serving",
+        Ending(exit_signal=9, state=_LOAD, kernel=(_SCHEDULER,)),
+        told="poll:-9",
+        evidence="Killed process 4241",
+    ).but(silent=True),
+    _host("loading_killed", "load_weights", Ending(exit_signal=9, kernel=(_SCHEDULER,)), evidence="Killed process 4241"),
+    _host(
+        "cgroup_limit", "load_weights", Ending(exit_signal=9, kernel=(_CGROUP,), service_result="oom-kill"),
+        evidence="oom-kill",
+    ),
+    _host("systemd_says", "serving", Ending(exit_signal=9, state=_LOAD, service_result="oom-kill")),
+    Death(
+        name="host_memory_refused",
+        at="load_weights",
+        lines=(scheduler("model_loader/weight_utils.py:611:read", error="OSError: [Errno 12] Cannot allocate memory"),),
+        expected=Expected(cause=Cause.HOST_OOM, evidence="[Errno 12] Cannot allocate memory"),
+    ),
+)  # fmt: skip
+
+_TERM = Line("SIGTERM received. signum=15 frame=None. Draining requests and shutting down...")
+_DRAIN = Line("Gracefully exiting... Remaining number of requests 3. Remaining requests remaining_rids=['a'].")
+_NOISE = Line(
+    "Scheduler hit an exception: Traceback (most recent call last):\n"
+    "torch.distributed.DistBackendError: NCCL error: remote process exited",
+    "TP1",
+)
+
+
+def _stop(name: str, cause: Cause, at: str, ending: Ending, *lines: Line) -> Death:
+    return Death(
+        name=name,
+        at=at,
+        lines=lines,
+        told="parent",
+        expected=Expected(cause=cause, config_fault=False),
+        ending=ending,
+        silent=True,
+    )
+
+
+_OURS, _THEIRS = Cause.OWN_STOP, Cause.OPERATOR_STOP
+_STOPS = (
+    _stop("own_stop", _OURS, "serving", Ending(exit_status=0, signals_sent=(15,)), _TERM, _DRAIN),
+    _stop("own_stop_loading", _OURS, "load_draft", Ending(exit_signal=15, signals_sent=(15,))),
+    _stop("own_stop_killed", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15, 9)), _TERM, _DRAIN, _DRAIN),
+    _stop("own_stop_noise", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15,)), _TERM, _DRAIN, _NOISE),
+    _stop("operator_stop", _THEIRS, "serving", Ending(exit_status=0), _TERM, _DRAIN),
+    _stop("operator_stop_noise", _THEIRS, "serving", Ending(exit_status=0), _TERM, _DRAIN, _NOISE),
+    _stop("operator_stop_timeout", _THEIRS, "serving", Ending(exit_signal=9, service_result="timeout"), _TERM, _DRAIN),
+    _stop("operator_stop_loading", _THEIRS, "load_weights", Ending(exit_signal=15)),
+    _stop("operator_told_systemd", _THEIRS, "capture", Ending(exit_status=0, stopped_by_others=True)),
+    _stop("operator_stop_old", _THEIRS, "serving", Ending(exit_signal=9), _TERM, _DRAIN).but(families=("0.5.9",)),
+)
+
+
+def _unknown(name: str, at: str, ending: Ending, *lines: Line, told: str = "parent") -> Death:
+    return Death(
+        name=name, at=at, lines=lines, told=told, expected=Expected(cause=Cause.UNKNOWN), ending=ending, silent=True
+    )
+
+
+_QUOTED = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "[2026-10-14 02:11:50] SIGTERM received. signum=15 frame=None. Draining requests and shutting down...",
+    "RuntimeError: NCCL error: unhandled system error",
+    "[2026-10-14 02:11:01] server_args={'model_path': 'x'}\\nLoad weight begin. avail mem=1.00 GB",
+    "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
+    "Scheduler hit an exception: Traceback (most recent call last):\\nValueError: pool memory leak detected!",
+    "SIGQUIT received. signum=3, frame=<frame at 0x7f>. It usually means one child failed.",
+)
+_PROMPTS = tuple(
+    Line(text)
+    for prompt in _QUOTED
+    for text in (
+        f'Receive: obj=GenerateReqInput(rid="7c1d", text="What does this mean? {prompt}", stream=False)',
+        f"Finish: obj=GenerateReqInput(rid=\"7c1d\"), out={{'text': 'It says: {prompt}', 'meta_info': {{'id': '7c1d'}}}}",
+    )
+)
+_FRIGHTENING = (
+    Line(
+        "KV cache pool is full. Retract requests. #retracted_reqs: 3, #new_tokens_gained: 4096, #mamba_num_gained: 3, "
+        "#new_token_ratio: 0.3012 -> 0.7211",
+        "TP0",
+    ),
+    Line(
+        "Out of memory even after retracting all other requests in the decode batch. Aborting the last request.", "TP0"
+    ),
+    Line(
+        "max_running_requests is capped to 17 by the mamba state cache (max_mamba_cache_size=85, 5 state slots per "
+        "request). Raise it",
+        "TP0",
+    ),
+    Line("KV pool holds 120312 tokens, fewer than --context-length 262144. Long prompts will be refused.", "TP0"),
+    Line("Scheduler watchdog timeout (self.watchdog_timeout=30, self.soft=True)", "TP0"),
+    Line("Cache not flushed because there are pending requests. #queue-req: 0, #running-req: 3", "TP0"),
+    Line('INFO:     127.0.0.1:51400 - "GET /flush_cache HTTP/1.1" 400 Bad Request', None),
+    Line('INFO:     127.0.0.1:51401 - "POST /generate HTTP/1.1" 500 Internal Server Error', None),
+    decoding(16),
+)
+_EXPLAINED_FOR_ANY = (
+    "If exit code is -9 (SIGKILL), a common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check."
+)
+_UNKNOWNS = (
+    _unknown("killed_without_a_word", "serving", Ending(exit_signal=9, state=_LOAD, service_result="signal")),
+    _unknown("killed_loading", "load_weights", Ending(exit_signal=9)),
+    _unknown("ended_well_after_nothing", "serving", Ending(exit_status=0)),
+    _unknown("exit_1_without_a_word", "args", Ending(exit_status=1)),
+    _unknown("silent_from_the_start", "nothing", Ending(exit_status=1)),
+    _unknown("killed_after_pressure", "serving", Ending(exit_signal=9, state=_LOAD), *_FRIGHTENING),
+    _unknown("killed_after_prompts", "serving", Ending(exit_signal=9, state=_LOAD), *_PROMPTS),
+    _unknown(
+        "kernel_killed_another",
+        "serving",
+        Ending(exit_signal=9, state=_LOAD, kernel=(_KILLED.format("912 (postgres)"),)),
+    ),
+    _unknown("launch_died_minus_3", "load_weights", Ending(exit_status=1), told="race:-3").but(
+        families=("0.5.15", "0.5.23")
+    ),
+    _unknown("child_crashed_minus_11", "serving", Ending(exit_signal=9), told="poll:-11").but(
+        families=("0.5.15", "0.5.23")
+    ),
+    _unknown("child_gone_old", "args", Ending(exit_status=1), told="race").but(families=("0.5.9",)),
+    _unknown(
+        "told_to_look_above",
+        "args",
+        Ending(exit_status=1),
+        Line(traceback("entrypoints/engine.py:811:launch", error="RuntimeError: Initialization failed. Please see the "
+             "error messages above.").replace("managers/scheduler.py", "launch_server.py")),
+    ),
+)  # fmt: skip
+
+
+def _healthy(name: str, *lines: Line, at: str = "serving") -> Death:
+    return Death(
+        name=name,
+        at=at,
+        lines=lines,
+        told="parent",
+        expected=Expected(cause=Cause.HEALTHY, config_fault=False),
+        ending=Ending(has_ended=False),
+        silent=True,
+    )
+
+
+_ALIVE = (
+    _healthy("alive"),
+    _healthy("alive_under_pressure", *_FRIGHTENING),
+    _healthy("alive_with_prompts", *_PROMPTS),
+    _healthy("alive_loading", at="load_draft"),
+    _healthy(
+        "alive_with_lost_client",
+        Line(
+            "ERROR:    Exception in ASGI application\nTraceback (most recent call last):\n"
+            '  File "/usr/local/lib/python3.12/dist-packages/starlette/routing.py", line 73, in app\n'
+            "starlette.requests.ClientDisconnect",
+            None,
+        ),
+        Line('INFO:     127.0.0.1:51402 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request', None),
+        decoding(16),
+    ),
+)
+
+_UNBALANCED = Line(
+    "The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load_memory=62.10, "
+    "local_gpu_memory=138.20",
+    "TP0",
+)
+_POOL = scheduler("mem_cache/kv_cache_configurator.py:233:configure", error=out_of_memory(2.5, 1.25))
+_LEFT = Expected(cause=Cause.LEFTOVER_MEMORY, config_fault=False, evidence="3911")
+_FOREIGN = ("pid 3911 (python3 train.py), 61203283968 bytes on GPU 0",)
+_LEFTOVERS = (
+    Death(
+        name="foreign_memory_pool",
+        at="draft",
+        lines=(_POOL,),
+        expected=_LEFT,
+        ending=Ending(exit_signal=9, foreign=_FOREIGN),
+        silent=True,
+    ),
+    Death(
+        name="foreign_memory_fraction",
+        at="draft",
+        lines=(
+            scheduler(
+                "mem_cache/kv_cache_configurator.py:233:configure",
+                error="ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.6. "
+                "Raise --mem-fraction-static above 0.913 (minimum viable = 1 - available/pre = 1 - 5.40/62.10). If "
+                "using speculative decoding, draft weights are now counted.",
+            ),
+        ),
+        expected=_LEFT,
+        ending=Ending(exit_signal=9, foreign=_FOREIGN),
+        silent=True,
+    ),
+    Death(
+        name="unbalanced_refused",
+        at="baseline",
+        lines=(scheduler("model_executor/model_runner.py:733:init", error=f"RuntimeError: {_UNBALANCED.text}"),),
+        expected=Expected(cause=Cause.LEFTOVER_MEMORY, config_fault=False, evidence="memory capacity is unbalanced"),
+    ),
+    Death(
+        name="unbalanced_then_pool",
+        at="draft",
+        lines=(_UNBALANCED, _POOL),
+        expected=Expected(
+            cause=Cause.OOM_KV_POOL,
+            config_fault=None,
+            direction=MemoryDirection.FRACTION_TOO_HIGH,
+            evidence="memory capacity is unbalanced",
+        ),
+        decisive=("out of memory",),
+        without=frozenset({Cause.UNKNOWN, Cause.LEFTOVER_MEMORY}),
+    ),
+)
+
+_TIMED = Death(
+    name="start_timeout_systemd",
+    at="load_weights",
+    lines=(),
+    told="parent",
+    expected=Expected(cause=Cause.START_TIMEOUT),
+    ending=Ending(exit_signal=15, service_result="timeout", state=TrialState.LOADING),
+    silent=True,
+)
+_LOOP = Death(
+    name="restarted_without_a_word",
+    at="serving",
+    lines=(),
+    told="parent",
+    expected=Expected(cause=Cause.CRASH_LOOP),
+    ending=Ending(exit_signal=9, restarts=3),
+    silent=True,
+)
+
+DEATHS = (*_HOSTS, *_STOPS, *_UNKNOWNS, *_ALIVE, *_LEFTOVERS, _TIMED, _LOOP)
