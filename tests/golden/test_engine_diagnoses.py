@@ -187,7 +187,7 @@ def test_a_healthy_server_is_never_found_in_a_log_whose_server_has_ended(case: C
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
-@given(log=st.binary(max_size=400), status=st.sampled_from((None, 1, 2)), signal=st.sampled_from((None, 9, 11)))
+@given(log=st.binary(max_size=400), status=st.sampled_from((None, 1, 2)), signal=st.sampled_from((None, 9)))
 @pytest.mark.parametrize("name", ["sglang", "llamacpp"])
 def test_no_cause_is_found_in_noise(name: str, log: bytes, status: int | None, signal: int | None) -> None:
     reader = engine(name).log_reader()

@@ -139,6 +139,7 @@ def _package(name: str, installed: str, wanted: str, families: tuple[str, ...] =
         expected=Expected(cause=Cause.DEPENDENCY_MISMATCH, config_fault=False, evidence=_REINSTALL),
         ending=Ending(exit_status=1),
         families=families,
+        decisive=(_REINSTALL, "assert_pkg_version"),
     )
 
 

@@ -75,12 +75,14 @@ def _stop(name: str, cause: Cause, at: str, ending: Ending, *lines: Line) -> Dea
     )
 
 
+_LATE = scheduler("model_executor/model_runner.py:1822:forward_extend", error=out_of_memory(1.5, 1.12))
 _OURS, _THEIRS = Cause.OWN_STOP, Cause.OPERATOR_STOP
 _STOPS = (
     _stop("own_stop", _OURS, "serving", Ending(exit_status=0, signals_sent=(15,)), _TERM, _DRAIN),
     _stop("own_stop_loading", _OURS, "load_draft", Ending(exit_signal=15, signals_sent=(15,))),
     _stop("own_stop_killed", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15, 9)), _TERM, _DRAIN, _DRAIN),
     _stop("own_stop_noise", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15,)), _TERM, _DRAIN, _NOISE),
+    _stop("own_stop_then_memory", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15, 9)), _TERM, _DRAIN, _LATE),
     _stop("operator_stop", _THEIRS, "serving", Ending(exit_status=0), _TERM, _DRAIN),
     _stop("operator_stop_noise", _THEIRS, "serving", Ending(exit_status=0), _TERM, _DRAIN, _NOISE),
     _stop("operator_stop_timeout", _THEIRS, "serving", Ending(exit_signal=9, service_result="timeout"), _TERM, _DRAIN),
@@ -223,6 +225,18 @@ _LEFTOVERS = (
                 error="ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.6. "
                 "Raise --mem-fraction-static above 0.913 (minimum viable = 1 - available/pre = 1 - 5.40/62.10). If "
                 "using speculative decoding, draft weights are now counted.",
+            ),
+        ),
+        expected=_LEFT,
+        ending=Ending(exit_signal=9, foreign=_FOREIGN),
+        silent=True,
+    ),
+    Death(
+        name="foreign_memory_at_once",
+        at="args",
+        lines=(
+            scheduler(
+                "distributed/parallel_state.py:1402:init", error="torch.AcceleratorError: CUDA error: out of memory"
             ),
         ),
         expected=_LEFT,

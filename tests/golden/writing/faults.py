@@ -78,7 +78,7 @@ def _collective(name: str, at: str, lines: tuple[Line, ...], evidence: str, told
         told=told,
         expected=Expected(cause=Cause.COLLECTIVE, evidence=evidence),
         ending=Ending(exit_signal=9),
-        decisive=("NCCL", "collective operation"),
+        decisive=("NCCL", "collective operation", "DistBackendError"),
     )
 
 
@@ -185,6 +185,20 @@ _HANGS = (
     _hang("watchdog_first_verify", "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)", "bound"),
     _hang("watchdog_old", "Watchdog timeout (self.watchdog_timeout=300)", families=("0.5.9",)),
     _hang("watchdog_old_first_verify", "Watchdog timeout (self.watchdog_timeout=300)", "bound", ("0.5.9",)),
+    Death(
+        name="warm_up_unanswered",
+        at="bound",
+        lines=(
+            Line(
+                "Initialization failed. warmup error: Traceback (most recent call last):\n"
+                "requests.exceptions.ReadTimeout: HTTPConnectionPool(host='127.0.0.1', port=30000): Read timed out. "
+                "(read timeout=600)"
+            ),
+        ),
+        told="parent",
+        expected=Expected(cause=Cause.HANG, evidence="Read timed out"),
+        decisive=("Read timed out", "Initialization failed"),
+    ),
     Death(
         name="detokenizer",
         at="serving",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import replace
 
 from tuner.engines import engine
@@ -11,6 +12,7 @@ from tuner.ports import LogReader
 from writing.case import Case
 
 _MOST_EVIDENCE = 10
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _SECRET = "sk-golden"
 
 
@@ -56,5 +58,6 @@ def differences(case: Case, found: Verdict) -> list[str]:
 def mutilated(case: Case) -> Case:
     """Return the case without its decisive lines."""
     marks = tuple(text.encode() for text in case.decisive)
-    kept = [line for line in case.log.splitlines(keepends=True) if not any(mark in line for mark in marks)]
+    lines = [(line, _COLOUR.sub(b"", line)) for line in case.log.splitlines(keepends=True)]
+    kept = [line for line, bare in lines if not any(mark in bare for mark in marks)]
     return replace(case, log=b"".join(kept))

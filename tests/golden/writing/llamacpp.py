@@ -71,6 +71,7 @@ class _End:
     evidence: str = ""
     ending: Ending = _FAILURE
     decisive: tuple[str, ...] = ()
+    without: frozenset[Cause] = frozenset({Cause.UNKNOWN})
 
 
 def _usage(name: str, message: str) -> _End:
@@ -164,6 +165,7 @@ _ENDS = (
         config_fault=None,
         evidence="GGML_ASSERT",
         ending=Ending(exit_signal=6),
+        without=frozenset({Cause.UNKNOWN, Cause.ENGINE_BUG}),  # it aborted itself: the signal says so, too
     ),
     _End(
         name="host_oom",
@@ -259,4 +261,5 @@ def cases(turns: Iterator[int]) -> Iterator[Case]:
                     cause=end.cause, config_fault=end.config_fault, stage=end.stage, evidence=end.evidence
                 ),
                 decisive=end.decisive or ((end.evidence,) if end.lines and end.evidence else ()),
+                without=end.without,
             )

@@ -108,9 +108,7 @@ _VERIFY = Death(
 _SERVING = Death(
     name="oom_serving",
     at="serving",
-    lines=(
-        scheduler("model_executor/model_runner.py:1822:forward_extend", error=out_of_memory(1.5, 1.12), rank="TP0"),
-    ),
+    lines=(scheduler("model_executor/model_runner.py:1822:forward_extend", error=out_of_memory(1.5, 1.12)),),
     expected=_ran_out(Cause.OOM_SERVING, 1.5, 1.12, HIGH),
     ending=Ending(exit_signal=9, state=_LOAD),
 )
@@ -244,6 +242,17 @@ DEATHS = (
     ),
     _SERVING,
     _SERVING.but(name="oom_serving_dense", traits=DENSE),
+    _SERVING.but(name="oom_serving_exit_0", ending=Ending(exit_status=0, state=_LOAD)),
+    _SERVING.but(
+        name="oom_serving_then_our_stop",
+        ending=Ending(exit_signal=9, state=_LOAD, signals_sent=(15, 9)),
+        without=frozenset({Cause.UNKNOWN, Cause.OWN_STOP}),
+    ),
+    _SERVING.but(
+        name="oom_serving_then_an_operator",
+        ending=Ending(exit_signal=9, state=_LOAD, stopped_by_others=True),
+        without=frozenset({Cause.UNKNOWN, Cause.OPERATOR_STOP}),
+    ),
     _slots("prefill_slots", f"Prefill out of memory. {_BATCH}\nTry to allocate 4096 tokens.", _ALLOCATED),
     _slots("decode_slots", f"Decode out of memory. {_BATCH}\nTry to allocate 64 tokens.", _ALLOCATED),
     _slots("verify_slots", f"Prefill out of memory. {_BATCH}", "speculative/eagle_info.py:140:prepare_for_verify"),
