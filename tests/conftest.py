@@ -8,12 +8,17 @@ import signal
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import settings
 
 from tuner.testing import rig as rigs
 
 IN_CI = os.environ.get("CI") == "true"
 
 faulthandler.enable()
+
+# No test may depend on being fast: several run at once.
+settings.register_profile("busy machine", settings.default, deadline=None)
+settings.load_profile("busy machine")
 
 # A runner that a shell started in the background ignores these, and so would every server that a test starts.
 for _number in (signal.SIGHUP, signal.SIGQUIT):
