@@ -46,7 +46,8 @@ def _of(death: Death, family: str, turns: Iterator[int]) -> Iterator[Case]:
 
 
 def _case(death: Death, family: str, shape: str, log: bytes) -> Case:
-    stage = None if shape == "beheaded" else stage_at(death.at, death.traits)
+    is_known = shape != "beheaded" and death.expected.stage is not None
+    stage = stage_at(death.at, death.traits) if is_known else None
     return Case(
         name=f"sglang-{family}-{death.name}-{shape}",
         engine="sglang",

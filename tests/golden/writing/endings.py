@@ -206,6 +206,7 @@ _UNBALANCED = Line(
 )
 _POOL = scheduler("mem_cache/kv_cache_configurator.py:233:configure", error=out_of_memory(2.5, 1.25))
 _LEFT = Expected(cause=Cause.LEFTOVER_MEMORY, config_fault=False, evidence="3911")
+_ANOTHER = "Process 3911 has 61.20 GiB memory in use. "
 _FOREIGN = ("pid 3911 (python3 train.py), 61203283968 bytes on GPU 0",)
 _LEFTOVERS = (
     Death(
@@ -243,11 +244,21 @@ _LEFTOVERS = (
         ending=Ending(exit_signal=9, foreign=_FOREIGN),
         silent=True,
     ),
+    Death(  # PyTorch names who else holds memory of the GPU
+        name="torch_names_another",
+        at="state",
+        lines=(
+            scheduler(
+                "mem_cache/kv_cache_configurator.py:233:configure", error=out_of_memory(2.5, 1.25, others=_ANOTHER)
+            ),
+        ),
+        expected=Expected(cause=Cause.LEFTOVER_MEMORY, evidence="Process 3911 has 61.20 GiB memory in use"),
+    ),
     Death(
         name="unbalanced_refused",
         at="baseline",
         lines=(scheduler("model_executor/model_runner.py:733:init", error=f"RuntimeError: {_UNBALANCED.text}"),),
-        expected=Expected(cause=Cause.LEFTOVER_MEMORY, config_fault=False, evidence="memory capacity is unbalanced"),
+        expected=Expected(cause=Cause.LEFTOVER_MEMORY, evidence="memory capacity is unbalanced"),
     ),
     Death(
         name="unbalanced_then_pool",

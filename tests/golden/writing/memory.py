@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tuner.model.outcome import Cause, Ending, MemoryDirection, TrialState
 from writing.case import Death, Expected, Line, missing, out_of_memory, scheduler
 
@@ -136,6 +138,17 @@ _ALLOCATED = "mem_cache/common.py:151:alloc_paged_token_slots_extend"
 DEATHS = (
     _WEIGHTS,
     _WEIGHTS.but(name="oom_draft_weights", at="load_draft"),
+    _WEIGHTS.but(
+        name="oom_draft_weights_after_graphs",  # the old order: the target was ready before the draft was loaded
+        at="capture_draft",
+        traits=frozenset({"hybrid"}),
+        families=("0.5.9",),
+        expected=replace(_WEIGHTS.expected, stage=None),
+        lines=(
+            Line("Load weight begin. avail mem=20.50 GB", "TP0"),
+            scheduler(_LOADED, error=out_of_memory(0.75, 0.5)),
+        ),
+    ),
     _WEIGHTS.but(
         name="oom_weights_waiter_first",
         told="race",
