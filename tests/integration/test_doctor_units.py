@@ -53,7 +53,7 @@ def test_a_unit_that_systemd_itself_refuses_is_told_and_no_run_takes_it(rig: Rig
     found = look(spec(rig))
     assert list(failures(found)) == ["unit"]
     assert "cannot be loaded" in found["unit"].detail
-    with pytest.raises(UsageError, match=rf"unit {UNIT} cannot be loaded"):
+    with pytest.raises(PreflightError, match=rf"host gpu01: {UNIT} cannot be loaded"):
         read_base((spec(rig),), lambda _: None)
 
 
