@@ -11,7 +11,7 @@ from tuner.ports import Clock, HostTransport
 MOST_LINES = 40
 LONGEST_LINE = 500
 
-_PATTERN = "out of memory|oom-kill|oom_kill|oom_reaper|killed process|nvrm:|xid|segfault|general protection"
+_PATTERN = "out of memory|oom-kill|oom_reaper|killed process|nvrm:|xid|segfault|general protection"
 """What the kernel says of killed processes (mm/oom_kill.c, arch/x86/mm/fault.c) and NVIDIA's driver of its GPUs."""
 
 # Ages and not times: the host's clock may be another than ours. /proc/uptime is what dmesg counts by.
