@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 import optuna
-import pytest
 
 from tuner.testing.project import Project
 from tuner.wiring.signals import SAME_SIGNAL_S
@@ -43,7 +42,6 @@ def files_with_the_secret(project: Project) -> list[Path]:
     return [path for path in written if b"planted-s3cret" in path.read_bytes()]
 
 
-@pytest.mark.xdist_group("finished")
 def test_a_study_runs_to_its_end_and_leaves_everything_a_reader_needs(finished: Finished) -> None:
     project, done = finished
     assert done.returncode == 0, done.stderr
@@ -95,7 +93,6 @@ def times_entered(project: Project, state: str) -> int:
     return sum(path.read_text().count(f'"state": "{state}"') for path in written)
 
 
-@pytest.mark.xdist_group("finished")
 def test_a_run_that_is_killed_in_every_state_ends_as_an_uninterrupted_one_would(
     project: Project, finished: Finished
 ) -> None:
