@@ -1,7 +1,7 @@
 """The command line; all it prints goes through :mod:`tuner.cli_print`.
 
 Exit codes: 0 done · 1 a bug · 2 a wrong file or option · 3 something a run needs is
-missing · 4 too many faults · 130 interrupted.
+missing · 4 too many faults · 5 the log of a death says no cause · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from tuner.commands.options import (
     HERE,
     AsFindings,
     AsFormat,
+    AsWords,
+    Engine,
+    ExitCode,
     FindingsFormat,
     Format,
     Host,
     Hosts,
+    LogFile,
     Named,
     NewKey,
     Plain,
@@ -34,12 +38,14 @@ from tuner.commands.options import (
     Root,
     Sampler,
     Seed,
+    Signal,
     Speed,
     Study,
     Sudo,
     Trials,
     Tunnel,
     Unit,
+    WordsFormat,
     given_again,
 )
 from tuner.commands.studies import chosen, directory_of, hosts_for, inheriting, load, running_driver
@@ -55,6 +61,7 @@ from tuner.screen.status import status_line, status_table
 
 BUG = 1
 NOT_READY = 3
+NO_CAUSE = 5
 INTERRUPTED = 130
 _EXIT_CODES: tuple[tuple[type[TunerError], int], ...] = (
     (UsageError, 2),
@@ -254,6 +261,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         contextlib.redirect_stderr(cast("TextIO", PatientOutput(sys.stderr))),
     ):
         try:
+@app.command()
+def diagnose(
+    file: LogFile,
+    engine_name: Engine = None,
+    exit_code: ExitCode = None,
+    signal: Signal = None,
+    as_format: AsWords = WordsFormat.TEXT,
+) -> int:
+    """Say why the server died that wrote a log, and whose fault it was; exit code 5: the log says no cause."""
+    from tuner.commands.diagnose import diagnose as judge  # noqa: PLC0415  see run
+    from tuner.commands.diagnose import ending_of  # noqa: PLC0415
+    from tuner.commands.log_input import LogInput  # noqa: PLC0415
+    from tuner.screen.verdict import diagnosis_json, diagnosis_lines  # noqa: PLC0415
+
+    diagnosis = judge(LogInput(file), engine_name=engine_name, ending=ending_of(exit_code, signal))
+    if as_format is WordsFormat.JSON:
+        data(diagnosis_json(diagnosis))
+    else:
+        for line in diagnosis_lines(diagnosis):
+            data(line)
+    return 0 if diagnosis.found else NO_CAUSE
+
+
             return _done(given or ["--help"])
         finally:
             with contextlib.suppress(OSError):  # a full disk: said already, or soon by Python

@@ -27,6 +27,13 @@ class FindingsFormat(enum.Enum):
     JSON = "json"
 
 
+class WordsFormat(enum.Enum):
+    """How a story or a verdict is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 Named = Annotated[str | None, typer.Argument(metavar="STUDY", help="Name of the study: studies/STUDY.toml.")]
 Study = Annotated[str | None, typer.Option("--study", help="The same as an option.")]
 Root = Annotated[Path, typer.Option("--root", help="The folder that holds studies/ and search_spaces/.")]
@@ -53,6 +60,19 @@ RayAddress = Annotated[str | None, typer.Option(help="Use this Ray cluster inste
 Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, even on a terminal.")]
 AsFormat = Annotated[Format, typer.Option("--format", help="How to print it.")]
 AsFindings = Annotated[FindingsFormat, typer.Option("--format", help="How to print it.")]
+AsWords = Annotated[WordsFormat, typer.Option("--format", help="How to print it.")]
+TrialNumber = Annotated[str, typer.Argument(metavar="TRIAL", help="Number of the trial, as status shows it.")]
+LogFile = Annotated[str, typer.Argument(metavar="FILE", help="The log; - reads standard input.")]
+Engine = Annotated[
+    str | None,
+    typer.Option("--engine", help="That wrote the log; without it the log's own words tell."),
+]
+ExitCode = Annotated[
+    int | None, typer.Option("--exit", help="How the server ended, if you know: 1, 137 (signal 9), -9 (signal 9).")
+]
+Signal = Annotated[
+    str | None, typer.Option("--signal", help="The signal that ended it, if you know: 9, KILL, SIGKILL.")
+]
 HERE = Path()
 _ONCE = frozenset({"accept_new_host_key"})
 """A key that was accepted is known: the next time it must be the same."""
