@@ -66,6 +66,7 @@ class Guard:
         self._main_pid = main_pid
         self._out_s = self._outage_s()
         self._deaths = self._host.route.deaths
+        self._at_death: GpuLook | None = None  # the look that was taken at once after it
 
     async def during(self, work: Callable[[], Coroutine[Any, Any, T]], *, what: str) -> T:
         """Run a leg to its end, unless it becomes void before.
@@ -117,7 +118,8 @@ class Guard:
                 f"{outage_s:.1f} s since its server was started: that proves nothing; look at the network"
             )
         try:
-            suspects = await self._lasting_strangers(await self._host.gpu.look(), wait_s=self._limits.settle_s)
+            look = self._at_death or await self._host.gpu.look()
+            suspects = await self._lasting_strangers(look, wait_s=self._limits.settle_s)
         except HostFault as fault:
             # The death was seen, whatever became of the host since.
             self._remark(f"the GPUs could not be looked at after the server's death: {fault}")
@@ -156,6 +158,7 @@ class Guard:
     async def _large_strangers(self) -> tuple[GpuProcess, ...]:
         self._ours.update(await self._host.service.members())  # first: they may be gone when the GPUs have told
         look = await self._host.gpu.look()
+        self._at_death = self._at_death or look
         return tuple(
             process
             for process in look.processes
