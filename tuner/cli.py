@@ -43,12 +43,13 @@ from tuner.commands.options import (
     Study,
     Sudo,
     Trials,
+    TrialNumber,
     Tunnel,
     Unit,
     WordsFormat,
     given_again,
 )
-from tuner.commands.studies import chosen, directory_of, hosts_for, inheriting, load, running_driver
+from tuner.commands.studies import chosen, directory_of, hosts_for, inheriting, left_behind, load, running_driver
 from tuner.config.overrides import Overrides
 from tuner.errors import EvidenceError, HostFault, PreflightError, TooManyFaults, TunerError, UsageError
 from tuner.screen.again import command_again, dashboard_program
@@ -133,10 +134,12 @@ def run(  # noqa: PLR0913, PLR0917  each is an option
     screen = LiveScreen(console, front_stays=front_stays) if live else PlainScreen(prose)
     with inheriting(root, name, overrides, PlainScreen(prose)) as heir:
         spec = load(root, name, overrides, prose, heir=heir)
+        from tuner.wiring.advice import advice_of  # noqa: PLC0415  see below
         from tuner.wiring.study import run_study  # noqa: PLC0415  seconds, only where it is needed
 
+        advice = advice_of(root, name, overrides)
         with screen:
-            summary = run_study(spec, screen, ray_address=ray_address, restored=heir.taken.clear)
+            summary = run_study(spec, screen, ray_address=ray_address, restored=heir.taken.clear, advice=advice)
     gains = print_front(summary.directory, name, Format.TABLE)
     # Out of the context, so that no option that is added later is forgotten.
     again = None if summary.complete else command_again(name, given_again(context.params), os.environ)
@@ -181,6 +184,9 @@ def validate(  # noqa: PLR0913, PLR0917  each is an option
     scrub = engine(spec.engine).scrub
     for line in [*command_lines(spec.base), "", *plan_lines(spec)]:
         data(scrub(line))
+    from tuner.search.anew import check_terms  # noqa: PLC0415  see run
+
+    check_terms(spec)  # last: what is wrong with the results folder is no reason to hide the plan
     return 0
 
 
@@ -242,6 +248,9 @@ def status(named: Named = None, study: Study = None, root: Root = HERE) -> int:
     driver = running_driver(directory)
     data(status_line(name, stored.rows, trials=stored.trials, simulated=stored.simulated, driver=driver))
     print_table(status_table(stored.rows, stored.parameters, running=driver is not None))
+    left = None if driver else left_behind(directory)
+    if left is not None:
+        prose(left)
     return 0
 
 
@@ -253,14 +262,28 @@ def front(named: Named = None, study: Study = None, root: Root = HERE, as_format
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    with (
-        contextlib.redirect_stdout(cast("TextIO", PatientOutput(sys.stdout))),
-        contextlib.redirect_stderr(cast("TextIO", PatientOutput(sys.stderr))),
-    ):
-        try:
+@app.command()
+def explain(
+    trial: TrialNumber,
+    named: Named = None,
+    study: Study = None,
+    root: Root = HERE,
+    as_format: AsWords = WordsFormat.TEXT,
+) -> int:
+    """Tell the story of a trial: what was asked, what ran, what became of it and why; also during a run."""
+    from tuner.commands.explain import explain as story_of  # noqa: PLC0415  see run
+    from tuner.screen.story import story_json, story_lines  # noqa: PLC0415
+
+    name = chosen(named, study)
+    story = story_of(directory_of(root, name), name, trial)
+    if as_format is WordsFormat.JSON:
+        data(story_json(story))
+    else:
+        for line in story_lines(story):
+            data(line)
+    return 0
+
+
 @app.command()
 def diagnose(
     file: LogFile,
@@ -284,6 +307,14 @@ def diagnose(
     return 0 if diagnosis.found else NO_CAUSE
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with (
+        contextlib.redirect_stdout(cast("TextIO", PatientOutput(sys.stdout))),
+        contextlib.redirect_stderr(cast("TextIO", PatientOutput(sys.stderr))),
+    ):
+        try:
             return _done(given or ["--help"])
         finally:
             with contextlib.suppress(OSError):  # a full disk: said already, or soon by Python

@@ -66,13 +66,18 @@ def test_restore_puts_back_what_a_killed_run_left(project: HostProject, host: Un
     with left_as_it_was(host):
         kill(measuring(project))
         assert host.is_there(drop_in_path(UNIT))
+        left = project.tuner("status", "--study", project.name).stderr
+        assert f"python -m tuner restore --study {project.name}" in left, "who looks is told what is left there"
         done = project.tuner("restore", "--study", project.name)
         assert done.returncode == 0, done.stderr
+        assert "not given back" not in project.tuner("status", "--study", project.name).stderr
         host_name = host.rig.name
         assert done.stdout.splitlines() == [f"host {host_name}: {UNIT} runs as it did before, and answers"]
         host.wait_until_it_answers()
     again = project.tuner("restore", "--study", project.name)
     assert again.returncode == 0, again.stderr
+    assert again.stdout == f"host {host_name}: nothing to put back: {UNIT} is active without a trial's drop-in\n"
+    assert "putting back" not in again.stderr
 
 
 def test_a_host_restores_itself_when_nobody_comes(project: HostProject, host: UnitOnHost) -> None:

@@ -60,7 +60,7 @@ CHANGES: dict[str, tuple[Callable[[StudySpec], StudySpec], str]] = {
     "prompts": (lambda s: replace(s, prompts_digest="of other texts"), "another set of prompts"),
     "host kind": (
         lambda s: replace(s, hosts=(ProcessHostSpec(name="here", state_dir="/x"),)),
-        r"another kind of host \(simulated or real\) \(True, now False\)",
+        "was begun on the simulated host, and this is a real host",
     ),
     "profile": (
         lambda s: replace(s, hosts=tuple(replace(h, profile="larger") for h in s.hosts)),  # type: ignore[call-arg]

@@ -8,13 +8,15 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tuner.config.resolve import Overrides
 from tuner.errors import StudyFileError, UsageError
+from tuner.model.study import UnitHostSpec
 from tuner.model.trial import Command
-from tuner.search.identity import difference, identity_of
+from tuner.search.identity import difference, identity_of, kind_difference
 from tuner.testing.project import Project
 from tuner.wiring.load import base_remark, check_study, hosts_of, load_study
 
@@ -144,6 +146,38 @@ def test_prompts_that_say_something_else_make_another_study(with_prompts: Path) 
     assert difference(identity_of(before), load_study(with_prompts, "tiny")) == "was begun with another set of prompts"
     builtin = replace(before, prompts_digest=load_study(CHECKOUT, "qwen-mtp").prompts_digest)
     assert difference(identity_of(before), builtin) == "was begun with another set of prompts"
+
+
+def stored(root: Path) -> dict[str, Any]:
+    """Return what the database would give back of a study that is begun now."""
+    content: dict[str, Any] = json.loads(json.dumps(identity_of(load_study(root, "tiny"))))
+    return content
+
+
+def test_a_changed_workload_names_the_keys_that_differ(root: Path) -> None:
+    before = stored(root)
+    assert difference(before, load_study(root, "tiny")) is None
+    change(root / STUDY, "soak_s = 0.5", "soak_s = 7")
+    assert difference(before, load_study(root, "tiny")) == "was begun with another workload (soak_s 0.5, now 7.0)"
+    del before["details"]  # as an older tuner begins a study
+    assert difference(before, load_study(root, "tiny")) == "was begun with another workload"
+
+
+def test_a_changed_command_line_names_its_flags_and_no_values(root: Path) -> None:
+    before = stored(root)
+    spec = load_study(root, "tiny")
+    base = replace(spec.base, argv=(*spec.base.argv, "--tp", "4", "--api-key", "s3cret"))
+    told = difference(before, replace(spec, base=base))
+    assert told == "was begun with another search space or base command line (--api-key; --tp)"
+    assert "s3cret" not in json.dumps(identity_of(replace(spec, base=base)))
+
+
+def test_a_simulated_study_is_said_to_be_one_before_anything_else(root: Path) -> None:
+    before = stored(root)
+    spec = load_study(root, "tiny")
+    real = replace(spec, base=replace(spec.base, argv=("x",)), hosts=(UnitHostSpec(name="gpu01", unit="a.service"),))
+    assert difference(before, real) == "was begun on the simulated host, and this is a real host"
+    assert kind_difference(before, simulated=True) is None
 
 
 @pytest.mark.parametrize("name", ["qwen-mtp", "smollm2-cpu"])

@@ -134,3 +134,11 @@ def running_driver(directory: Path) -> str | None:
     from tuner.search.lock import holder_of  # noqa: PLC0415  see load
 
     return holder_of(directory)
+
+
+def left_behind(directory: Path) -> str | None:
+    """Say which hosts a killed run of the study in ``directory`` may have left as they were then; None: none."""
+    from tuner.wiring.taken import read  # noqa: PLC0415  see load
+
+    found = read(directory)
+    return None if found is None else found.words()

@@ -19,4 +19,5 @@ def advice_of(root: Path, name: str, overrides: Overrides | None) -> Advice:
     return Advice(
         by_options=overrides is not None and overrides.unit is not None,
         restore=command_on_hosts("restore", name, overrides, root),
+        doctor=command_on_hosts("doctor", name, overrides, root),
     )

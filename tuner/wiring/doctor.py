@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.config.overrides import Overrides
-from tuner.config.study_file import FOLDER, read_study
+from tuner.config.study_file import FOLDER, StudyFile, read_study
 from tuner.engines import ENGINES
 from tuner.engines.versions import DISTRIBUTIONS, judge
 from tuner.errors import HostFault, TransportFault
@@ -18,7 +18,7 @@ from tuner.hosts.checks import process_host, unit_host
 from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.checks.bench import Bench
 from tuner.hosts.checks.login import refused_rows
-from tuner.hosts.checks.row import Row, ok, unknown, warning
+from tuner.hosts.checks.row import Row, failed, ok, unknown, warning
 from tuner.hosts.clock import SystemClock
 from tuner.hosts.process import ProcessServiceManager
 from tuner.hosts.shell.service import ShellServiceManager
@@ -28,7 +28,11 @@ from tuner.model.finding import Finding, RowVerdict
 from tuner.model.lease import Holder
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, UnitHostSpec
 from tuner.model.trial import Command
+from tuner.model.workload import Workload
 from tuner.ports import EngineAdapter, HostTransport, ServiceManager
+from tuner.search.anew import is_empty
+from tuner.search.identity import kind_difference, workload_difference
+from tuner.search.storage import DATABASE, peek
 from tuner.wiring.advice import advice_of
 from tuner.wiring.holder import holder_of
 from tuner.wiring.host import service_dir
@@ -79,7 +83,21 @@ def examine(root: Path, name: str, overrides: Overrides | None = None) -> tuple[
         env=tuple(name for name, _ in study.env),
         advice=advice_of(root, name, overrides),
     )
-    return asyncio.run(check_hosts(hosts, aim))
+    found = asyncio.run(check_hosts(hosts, aim))
+    return (*found, *_results(root, study, workload, simulated=simulated))
+
+
+def _results(root: Path, study: StudyFile, workload: Workload, *, simulated: bool) -> tuple[Finding, ...]:
+    """Say what stands against a run in what the study has measured before, as far as no unit need be asked."""
+    directory = root.resolve() / FOLDER / study.name
+    stored = peek(directory / DATABASE, study.name)
+    if stored is None or is_empty(directory, study.name):
+        return ()
+    reason = kind_difference(stored, simulated=simulated) or workload_difference(stored, workload)
+    if reason is None:
+        return ()
+    remedy = f"copy {study.shown} under another name and give that, or move {directory} away"
+    return (failed("results", f"the study {reason}", remedy).of(f"study {study.name}"),)
 
 
 async def check_hosts(hosts: Iterable[HostSpec], aim: Aim) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ import errno
 import socket
 
 from tuner.errors import PreflightError
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.process import ProcessServiceManager
 from tuner.model.study import HostSpec, ProcessHostSpec, SimulatedHostSpec, StudySpec, UnitHostSpec
 from tuner.ports import EngineAdapter
@@ -16,7 +17,7 @@ from tuner.wiring.host import service_dir
 from tuner.wiring.reach import LOOPBACK
 
 
-async def check_hosts(spec: StudySpec, engine: EngineAdapter) -> None:
+async def check_hosts(spec: StudySpec, engine: EngineAdapter, advice: Advice = TABLE) -> None:
     """Hold that every host of the study can take a server; nothing is written.
 
     Raises:
@@ -26,7 +27,7 @@ async def check_hosts(spec: StudySpec, engine: EngineAdapter) -> None:
     port = engine.port(spec.base)
     owned = tuple(host for host in spec.hosts if host.is_owned)
     if owned:
-        await _check_owned(spec, owned, engine)
+        await _check_owned(spec, owned, engine, advice)
     for host in spec.hosts:
         if isinstance(host, UnitHostSpec) or host.is_owned:
             continue
@@ -36,20 +37,21 @@ async def check_hosts(spec: StudySpec, engine: EngineAdapter) -> None:
         _check_port(spec, host.name, address, port)
 
 
-async def _check_owned(spec: StudySpec, hosts: tuple[HostSpec, ...], engine: EngineAdapter) -> None:
+async def _check_owned(spec: StudySpec, hosts: tuple[HostSpec, ...], engine: EngineAdapter, advice: Advice) -> None:
     """Hold that doctor finds nothing at hosts of somebody's that would stop a run."""
     aim = Aim(
         engine=engine,
         base=spec.base,
         ladder=spec.workload.ladder,
         asking=holder_of(spec.name, spec.directory),
+        advice=advice,
     )
     failed = first_failed(await check_owned(hosts, aim))
     if failed is not None:
         remedy = f": {failed.remedy}" if failed.remedy else ""
         raise PreflightError(
             f"study {spec.name}, host {failed.host}: {failed.check}: {failed.detail}{remedy} "
-            f"(all rows: doctor --study {spec.name})"
+            f"(all rows: {advice.doctor})"
         )
 
 

@@ -13,16 +13,19 @@ import tuner
 from tuner.engines import engine
 from tuner.errors import TunerError
 from tuner.execution.ray_executor import Building, RayExecutor
+from tuner.hosts.checks.advice import TABLE, Advice
 from tuner.hosts.clock import SystemClock
 from tuner.model.plain import Json
 from tuner.model.study import StudySpec, TrialRow
 from tuner.ports import Executor, RunObserver
 from tuner.runtime.campaign import Campaign, counted
 from tuner.runtime.evidence import FileEvidence
+from tuner.search.anew import begin_anew
 from tuner.search.ledger import check_ledger, open_ledger
 from tuner.search.lock import require_unlocked
 from tuner.search.rows import read_study as read_stored
 from tuner.search.storage import DATABASE
+from tuner.wiring import taken
 from tuner.wiring.files import ResultFiles
 from tuner.wiring.holder import holder_of
 from tuner.wiring.host import build_host
@@ -62,6 +65,7 @@ def run_study(
     *,
     ray_address: str | None = None,
     restored: Callable[[], None] = lambda: None,
+    advice: Advice = TABLE,
     executor: Callable[[StudySpec, str | None, Callable[[str], None]], Executor] = ray_executor,
 ) -> RunSummary:
     """Run a study until its budget is spent, or take up one that was interrupted.
@@ -76,6 +80,7 @@ def run_study(
         observer: is told what happens.
         ray_address: of a cluster; None: a local Ray of its own.
         restored: called when all hosts have been given back as they were, and only if they were taken.
+        advice: how remedies about its hosts are written down.
         executor: makes what runs the trials.
 
     Raises:
@@ -85,22 +90,41 @@ def run_study(
         EvidenceError: results cannot be written.
         RestoreFailed: a host is not what it was before; the results are saved.
     """
-    return asyncio.run(_run(spec, observer, executor(spec, ray_address, observer.remark), restored))
+    directory = Path(spec.directory)
+    owned = tuple(host.name for host in spec.hosts if host.is_owned)
+
+    def given_back() -> None:
+        taken.forget(directory, owned)
+        restored()
+
+    work = executor(spec, ray_address, observer.remark)
+    return asyncio.run(_run(spec, observer, work, given_back, advice))
 
 
-async def _run(spec: StudySpec, observer: RunObserver, executor: Executor, restored: Callable[[], None]) -> RunSummary:
-    check_ledger(spec)
+async def _run(
+    spec: StudySpec, observer: RunObserver, executor: Executor, restored: Callable[[], None], advice: Advice
+) -> RunSummary:
     require_unlocked(Path(spec.directory))
+    moved = begin_anew(spec)
+    if moved is not None:
+        observer.remark(moved)
+    check_ledger(spec)
     if is_spent(spec):
         with StopSignals(observer) as signals:
             return await _search(spec, observer, executor, signals)
     restores = any(host.is_owned for host in spec.hosts)
     if restores:
         observer.starting("checking the hosts")
-    await check_hosts(spec, engine(spec.engine))
+    await check_hosts(spec, engine(spec.engine), advice)
+    if restores:
+        taken.note(Path(spec.directory), [host for host in spec.hosts if host.is_owned], advice.restore)
     with StopSignals(observer, executor.hurry, restores=restores) as signals:
         observer.starting("starting Ray, one worker a host")
-        await executor.open()
+        try:
+            await executor.open()
+        except TunerError:  # it has given back what it took
+            restored()
+            raise
         try:
             signals.check()
             summary = await _search(spec, observer, executor, signals)

@@ -101,7 +101,10 @@ async def _read(host: UnitHostSpec, say: Say, heir: Heir | None, env: Collection
         problem = overridden(unit, env)
         if problem is not None:
             raise UsageError(f"host {host.name}: {problem}")
-        return unit.command()
+        try:
+            return unit.command()
+        except UsageError as error:
+            raise UsageError(f"host {host.name}: {error}") from error
     finally:
         if key := way.accepted_key():
             say(f"host {host.name}: took its key, which was not known: {key}")

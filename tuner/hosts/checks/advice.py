@@ -12,10 +12,12 @@ class Advice:
     Attributes:
         by_options: the host was named by ``--host`` and ``--unit``; False: by a ``[[hosts]]`` table.
         restore: the whole command that puts the study's hosts back.
+        doctor: the whole command that looks at them.
     """
 
     by_options: bool = False
     restore: str = "tuner restore --study NAME"
+    doctor: str = "tuner doctor --study NAME"
 
     @property
     def sudo(self) -> str:
