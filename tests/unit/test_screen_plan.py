@@ -56,7 +56,7 @@ def test_the_plan_says_what_would_run_where_and_for_how_long() -> None:
         "trial 0    steps 3 · topk 1 · draft 4 · fraction 0.8 (the command above as it stands)",
         "trials     24, sampler auto, seed 1",
         "workload   builtin prompts, 512 output tokens exactly, temperature 0 (shortened for the simulated host)",
-        "1 4 16 32 64 requests at once, 10 to 60 s each until the 95 % interval is within ±2 %; then 20 s more",
+        "1 4 16 32 64 requests at once, 10 to 60 s each until the 95 % interval is within ±2 %; then 20 to 60 s more",
         "hosts      sim0: simulated GPU host at 127.0.0.1, profile small, loads 1 times faster than real",
         "results    /studies/qwen-mtp",
     ):
@@ -71,10 +71,10 @@ def test_a_real_host_is_planned_without_the_badge() -> None:
 
 
 def test_more_hosts_take_less_time() -> None:
-    assert time_words(spec_of(hosts=1)).startswith("28:00 to 2:08:00 of measuring in 24 rounds")
+    assert time_words(spec_of(hosts=1)).startswith("28:00 to 2:24:00 of measuring in 24 rounds")
     assert "24 rounds, less for configurations that fail; and 24 server starts" in time_words(spec_of())
     assert "in 1 round, less for configurations that fail; and 1 server start" in time_words(spec_of(trials=1))
-    assert time_words(spec_of(hosts=5)).startswith("05:50 to 26:40 of measuring in 5 rounds")
+    assert time_words(spec_of(hosts=5)).startswith("05:50 to 30:00 of measuring in 5 rounds")
 
 
 def test_fault_switches_are_shown() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LONGEST_SOAK = 3.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -39,3 +41,8 @@ class Workload:
     request_timeout_s: float = 300.0
     silence_s: float = 30.0
     load_timeout_s: float = 1800.0
+
+    @property
+    def soak_max_s(self) -> float:
+        """How long the highest level is held at most, if its throughput goes on drifting."""
+        return _LONGEST_SOAK * self.soak_s

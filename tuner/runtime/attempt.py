@@ -24,8 +24,6 @@ from tuner.runtime.watch import Watch
 
 T = TypeVar("T")
 
-LONGEST_SOAK = 3.0
-"""The highest level is held so many times ``soak_s`` at most, if its throughput goes on drifting."""
 _HEALTH_S = 5.0  # a health check of a server that may hang
 
 
@@ -219,7 +217,7 @@ class Attempt:
             leg = Leg(
                 concurrency=level,
                 min_s=self._workload.soak_s,
-                max_s=LONGEST_SOAK * self._workload.soak_s,
+                max_s=self._workload.soak_max_s,
                 interval=self._workload.interval,
                 salt=f"{self._identity.invocation_id}-soak",
                 until_steady=True,

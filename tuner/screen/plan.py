@@ -78,10 +78,11 @@ def workload_lines(workload: Workload, *, simulated: bool) -> list[str]:
     length += " exactly" if workload.ignore_eos else " at most"
     shortened = " (shortened for the simulated host)" if simulated else ""
     level = f"{workload.level_min_s:g} to {workload.level_max_s:g} s each"
+    soak = f"{workload.soak_s:g} to {workload.soak_max_s:g} s more"
     interval = f"until the 95 % interval is within ±{100 * workload.interval:g} %"
     return [
         f"{workload.prompts} prompts, {length}, temperature {workload.temperature:g}{shortened}",
-        f"{ladder} requests at once, {level} {interval}; then {workload.soak_s:g} s more at the highest",
+        f"{ladder} requests at once, {level} {interval}; then {soak} at the highest",
     ]
 
 
@@ -120,8 +121,11 @@ def time_words(spec: StudySpec) -> str:
     workload = spec.workload
     rounds = math.ceil(spec.trials / len(spec.hosts))
     shortest_s, longest_s = (
-        rounds * (len(workload.ladder) * level_s + workload.soak_s)
-        for level_s in (workload.level_min_s, workload.level_max_s)
+        rounds * (len(workload.ladder) * level_s + soak_s)
+        for level_s, soak_s in (
+            (workload.level_min_s, workload.soak_s),
+            (workload.level_max_s, workload.soak_max_s),
+        )
     )
     return (
         f"{duration(shortest_s)} to {duration(longest_s)} of measuring in {counted(rounds, 'round')}, "
