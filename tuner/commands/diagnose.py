@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tuner.commands.log_engine import Guess
 from tuner.commands.log_input import LogInput
+from tuner.commands.log_places import numbered
 from tuner.engines import ENGINES, engine
 from tuner.errors import UsageError
-from tuner.model.outcome import Cause, Ending, Verdict
+from tuner.model.outcome import Ending
 from tuner.ports import LogReader
 from tuner.report.asked_in_log import AskedInLog
-from tuner.report.diagnosis import Diagnosis, EvidenceLine, diagnosis_of
+from tuner.report.diagnosis import Diagnosis, diagnosis_of
 
 _SIGNALS = 64
 _SHELL = 128
 _STATUSES = 255
-_ANYWHERE = 12
-"""Characters of a line that are enough to look for it."""
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_LAST_COUNTS = frozenset({Cause.UNKNOWN, Cause.OWN_STOP, Cause.OPERATOR_STOP})
-"""Causes whose evidence is the end of the log."""
 
 
 @dataclass(slots=True)
@@ -70,7 +64,7 @@ def diagnose(log: LogInput, *, engine_name: str | None, ending: Ending) -> Diagn
         engine=name,
         is_guessed=engine_name is None,
         stage=verdict.stage or reading.reader.stage,
-        evidence=_numbered(log, verdict) if log.can_be_read_again else _unnumbered(verdict),
+        evidence=numbered(log if log.can_be_read_again else None, verdict),
         asked=reading.asked.found,
         names=engine(name).parameters,
         remarks=tuple(log.remarks),
@@ -108,44 +102,3 @@ def _signal(given: str) -> int:
     if name in signal.Signals.__members__:
         return int(signal.Signals[name])
     raise UsageError(f"--signal {given}: there is no such signal; give 1 to {_SIGNALS}, or a name such as KILL")
-
-
-def _unnumbered(verdict: Verdict) -> tuple[EvidenceLine, ...]:
-    return tuple(EvidenceLine(line=None, text=text) for text in verdict.evidence)
-
-
-def _numbered(log: LogInput, verdict: Verdict) -> tuple[EvidenceLine, ...]:
-    """Look for the evidence once more; what the reader itself put together is found nowhere."""
-    wanted = {text: part for text in verdict.evidence if len(part := _part(text)) >= _ANYWHERE}
-    found = _lines_of(log, wanted, is_last=verdict.cause in _LAST_COUNTS)
-    last = {text: index for index, text in enumerate(verdict.evidence)}  # of a text that comes twice, one is known
-    return tuple(
-        EvidenceLine(line=found.get(text) if last[text] == index else None, text=text)
-        for index, text in enumerate(verdict.evidence)
-    )
-
-
-def _part(text: str) -> str:
-    """Return the longest part of a line of evidence that stands in the log as it is."""
-    return max((part for cut in text.split("***") for part in cut.split("…")), key=len).strip()
-
-
-def _lines_of(log: LogInput, wanted: Mapping[str, str], *, is_last: bool) -> dict[str, int]:
-    found: dict[str, int] = {}
-    if not wanted:
-        return found
-    for piece in log.pieces():
-        text = _without_colours(piece.text)
-        for whole, part in wanted.items():
-            if whole in found and not is_last:
-                continue
-            at = text.rfind(part) if is_last else text.find(part)
-            if at >= 0:
-                found[whole] = piece.line if piece.is_one else piece.line + text.count("\n", 0, at)
-        if len(found) == len(wanted) and not is_last:
-            break
-    return found
-
-
-def _without_colours(text: str) -> str:
-    return _COLOURS.sub("", text) if "\x1b" in text else text
