@@ -52,9 +52,11 @@ def print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ..
         print(tables.to_json(stored.rows, heading))
     elif as_format is Format.CSV:
         print(tables.to_csv(fronts.front_rows(stored.rows), heading), end="")
-    else:
+    elif (table := _front_table(stored)).front:
         console = _console()
-        console.print(_front_table(stored).fitted(console, console.width))
+        console.print(table.fitted(console, console.width))
+    else:
+        prose(f"the front of {study} is empty: no trial is measured yet")
     return tables.gain_lines(stored.rows, heading)
 
 

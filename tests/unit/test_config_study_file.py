@@ -184,6 +184,10 @@ def test_every_field_of_a_workload_can_be_written() -> None:
         (lambda c: c["simulated"].update(speed=0), "simulated.speed: is 0, but must be above 0"),
         (lambda c: c["simulated"].update(hosts=0), "simulated.hosts: is 0, but must be at least 1"),
         (lambda c: c.update(hosts=3), "hosts: is 3, but must be a list"),
+        (
+            lambda c: c.update(hosts={"kind": "ssh", "address": "gpu01"}),
+            "hosts: is one table, but must be a list of them: write [[hosts]]",
+        ),
         (lambda c: c.update(hosts=[3]), "hosts[0]: is 3, but must be a table"),
         (
             lambda c: (c["budget"].update(trials=0), c.update(hosts=[{"kind": "docker"}])),
@@ -191,11 +195,11 @@ def test_every_field_of_a_workload_can_be_written() -> None:
         ),
         (
             lambda c: (c["workload"].update(ladder=[2]), c.update(hosts=[{"kind": "docker"}])),
-            "workload.ladder: is [2], but must start with 1, the single-request leg (and 1 more)",
+            "workload.ladder: is [2], but must start with 1, the single-request leg; hosts[0].kind: unknown kind",
         ),
         (
             lambda c: (c["budget"].update(trials=0), c["search"].update(sampler=3), c.update(seed="x")),
-            'seed: is "x", but must be a whole number (and 2 more)',
+            'seed: is "x", but must be a whole number; budget.trials: is 0, but must be at least 1; search.sampler: ',
         ),
     ],
 )

@@ -46,9 +46,10 @@ def test_a_pipe_gets_a_row_a_finding_grouped_by_host_without_colours() -> None:
         "  ok       reachable    ops@gpu01:22 in 12 ms",
         "  FAILED   permissions  2 of 9 commands may not be run as root",
         "                        → add these lines to /etc/sudoers.d/tuner with visudo -f",
+        "  unknown  journal      not looked at: permissions",
+        "  lines for permissions:",
         f"    {SUDOERS[0]}",
         f"    {SUDOERS[1]}",
-        "  unknown  journal      not looked at: permissions",
         "gpu02",
         "  warning  clock        3 s behind",
         "                        → set it: timedatectl",
@@ -84,12 +85,18 @@ def test_a_host_cannot_steer_the_terminal() -> None:
     )
     text = "\n".join(line.plain for line in findings_lines([finding], width=None))
     assert "\x1b" not in text
-    assert text.splitlines() == ["g�[2J", "  FAILED  unit  a b�31m", "                → c d", "    e�"]
+    assert text.splitlines() == [
+        "g�[2J",
+        "  FAILED  unit  a b�31m",
+        "                → c d",
+        "  lines for unit:",
+        "    e�",
+    ]
     assert summary_lines([finding]) == ["g�[2J: not ready: unit"]
 
 
 def test_every_host_is_summed_up() -> None:
-    assert summary_lines(FINDINGS) == ["gpu01: not ready: permissions", "gpu02: ready; 1 warning"]
+    assert summary_lines(FINDINGS) == ["gpu01: not ready: permissions", "gpu02: ready; 1 warning: clock"]
     assert summary_lines(FINDINGS[:1]) == ["gpu01: ready"]
 
 

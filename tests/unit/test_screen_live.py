@@ -96,7 +96,7 @@ def test_the_screen_says_everything_that_matters() -> None:
     text = "\n".join(drawn(view_of(), 80))
     for words in (
         "qwen-mtp   SIMULATED ",
-        "4 of 24 trials · 20 left · 1 infeasible · 21 s gone · about 03:48 to go",
+        "4 of 24 trials · 20 left · 1 infeasible · 21 s gone · about 3 min 48 s to go",
         "sim0 · trial 4",
         "steps 6 · topk 1 · draft 7 · fraction 0.8",
         "measuring 16 · 11 s · trial 18 s",
@@ -208,7 +208,7 @@ def test_a_step_of_the_wall_clock_bends_no_duration() -> None:
     wall_s, tick_s = 90000.0, 13.0
     screen.event("sim0", 1, StateEntered(at_s=77777.0, state=TrialState.LOADING))
     text = "\n".join(drawn(screen.view, 80, now_s=16.0))
-    assert "6 s gone · about 04:31 to go" in text
+    assert "6 s gone · about 4 min 31 s to go" in text
     assert "loading · 3 s · trial 5 s" in text
 
 

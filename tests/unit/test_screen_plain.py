@@ -34,7 +34,7 @@ def test_a_trial_becomes_one_line_an_event() -> None:
         "00:16:47 sim0 trial 3 warming up",
         "00:16:49 sim0 trial 3 measuring 1: 234 tok/s",
         "00:16:50 sim0 trial 3 measuring 4: 712 tok/s",
-        "00:16:40 sim0 trial 3 infeasible: OOM serving while measuring 32; 2 of 24, about 04:24 left",
+        "00:16:40 sim0 trial 3 infeasible: OOM serving while measuring 32; 2 of 24, about 4 min 24 s left",
         "00:16:40 host sim0 is set aside after 3 faults",
     ]
 

@@ -71,10 +71,10 @@ def test_a_real_host_is_planned_without_the_badge() -> None:
 
 
 def test_more_hosts_take_less_time() -> None:
-    assert time_words(spec_of(hosts=1)).startswith("28:00 to 2:24:00 of measuring in 24 rounds")
+    assert time_words(spec_of(hosts=1)).startswith("28 min to 2 h 24 min of measuring in 24 rounds")
     assert "24 rounds, less for configurations that fail; and 24 server starts" in time_words(spec_of())
     assert "in 1 round, less for configurations that fail; and 1 server start" in time_words(spec_of(trials=1))
-    assert time_words(spec_of(hosts=5)).startswith("05:50 to 30:00 of measuring in 5 rounds")
+    assert time_words(spec_of(hosts=5)).startswith("5 min 50 s to 30 min of measuring in 5 rounds")
 
 
 def test_fault_switches_are_shown() -> None:
@@ -88,7 +88,7 @@ def test_a_host_of_somebody_is_shown_with_what_is_his() -> None:
     unit = UnitHostSpec(name="g", unit="sglang.service", login=login, sudo=True)
     assert host_words(unit) == (
         "g: sglang.service of ops@gpu01:2222 over SSH, with sudo, load straight to its port, "
-        "restores itself 15:00 after tuner is gone"
+        "restores itself 15 min after tuner is gone"
     )
     care = HostCare(gpu_indices=(0, 1), lease=LeaseTerms(lasts_s=45.0))
     tunnel = UnitHostSpec(name="g", unit="a.service", login=SshLogin(host="::1"), reach=Reach(tunnel=True), care=care)

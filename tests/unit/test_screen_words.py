@@ -45,7 +45,8 @@ def test_gains_are_percent_of_the_base(value: float, base: float | None, text: s
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(-3.0, "0 s"), (4.9, "4 s"), (60.0, "01:00"), (161.0, "02:41"), (10961.0, "3:02:41")]
+    ("seconds", "text"),
+    [(-3.0, "0 s"), (4.9, "4 s"), (60.0, "1 min"), (161.0, "2 min 41 s"), (3600.0, "1 h"), (10961.0, "3 h 2 min")],
 )
 def test_durations_use_the_largest_unit_they_need(seconds: float, text: str) -> None:
     assert duration(seconds) == text

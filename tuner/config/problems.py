@@ -42,11 +42,9 @@ class Problem:
 
 
 def failure(file: str, problems: Sequence[Problem]) -> StudyFileError:
-    """Build the one-line error: the first problem in full, the others as a number."""
-    first = problems[0]
-    place = f"{file}: {first.key}: " if first.key else f"{file}: "
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return StudyFileError(" ".join(f"{place}{first.text}{more}".split()))
+    """Build the one-line error: every problem in full, one after the other."""
+    told = "; ".join(f"{problem.key}: {problem.text}" if problem.key else problem.text for problem in problems)
+    return StudyFileError(" ".join(f"{file}: {told}".split()))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -156,6 +154,8 @@ def _describe(detail: Mapping[str, Any], model: type[BaseModel], prefix: str) ->
         return _unknown_key(str(detail["loc"][-1]), detail["loc"][:-1], model, prefix)
     if kind == "value_error":
         return str(context["error"])
+    if kind == "list_type" and isinstance(detail["input"], dict):  # [hosts] is one table, [[hosts]] a list of them
+        return f"is one table, but must be a list of them: write [[{_dotted(prefix, detail['loc'])}]]"
     return f"is {quoted(detail['input'])}, but must be {_allowed(kind, context, detail['msg'])}"
 
 

@@ -42,9 +42,14 @@ def findings_lines(findings: Sequence[Finding], *, width: int | None) -> list[Te
     lines: list[Text] = []
     for host, of_host in groupby(rows, key=lambda finding: finding.host):
         lines.append(Text(_clean(host), style="bold"))
+        with_lines: list[Finding] = []
         for finding in of_host:
             label = f"{_clean(finding.check):<{checks}}"
             lines += _row(finding, f"{_word(finding.verdict):<{verdicts}}", label, width)
+            with_lines += [finding] if finding.lines else []
+        for finding in with_lines:  # last: there may be dozens, between which no row would be found
+            lines.append(Text(f"{_INDENT}lines for {_clean(finding.check)}:"))
+            lines += [Text(f"{_COPY_INDENT}{_printable(line)}") for line in finding.lines]
     return lines
 
 
@@ -74,8 +79,6 @@ def _row(finding: Finding, verdict: str, label: str, width: int | None) -> Itera
         column = len(lead) + len(_ARROW)
         for index, line in enumerate(_wrapped(_clean(finding.remedy), width, column)):
             yield Text(f"{' ' * len(lead)}{' ' * len(_ARROW) if index else _ARROW}{line}")
-    for line in finding.lines:
-        yield Text(f"{_COPY_INDENT}{_printable(line)}")
 
 
 def _wrapped(text: str, width: int | None, column: int) -> list[str]:
@@ -105,8 +108,8 @@ def summary_lines(findings: Sequence[Finding]) -> list[str]:
 
 def _summary(host: str, rows: Sequence[Finding]) -> str:
     failed = [_clean(row.check) for row in rows if row.verdict is RowVerdict.FAILED]
-    warnings = sum(row.verdict is RowVerdict.WARNING for row in rows)
-    more = f"; {counted(warnings, 'warning')}" if warnings else ""
+    warnings = [_clean(row.check) for row in rows if row.verdict is RowVerdict.WARNING]
+    more = f"; {counted(len(warnings), 'warning')}: {', '.join(warnings)}" if warnings else ""
     state = f"not ready: {', '.join(failed)}" if failed else "ready"
     return f"{_clean(host)}: {state}{more}"
 

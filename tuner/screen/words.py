@@ -39,13 +39,12 @@ def counted(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration as ``4 s``, ``02:41`` or ``3:02:41``."""
+    """Write a duration as ``4 s``, ``2 min 41 s`` or ``3 h 2 min``."""
     whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+    parts = ((hours, "h"), (minutes, "min"), (rest if not hours else 0, "s"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
 
 
 def time_of_day(at_s: float, zone: tzinfo | None = None) -> str:
@@ -70,4 +69,5 @@ def outcome_words(outcome: Outcome) -> str:
     if isinstance(outcome, Faulted):
         return f"host fault while {state_words(outcome.state)}, will run again: {' '.join(outcome.error.split())}"
     assert isinstance(outcome, Interrupted)
-    return f"interrupted while {state_words(outcome.state)}, will run again"
+    why = f" ({outcome.why})" if outcome.why else ""
+    return f"interrupted while {state_words(outcome.state)}{why}, will run again"
