@@ -96,11 +96,11 @@ def times_entered(project: Project, state: str) -> int:
 def test_a_run_that_is_killed_in_every_state_ends_as_an_uninterrupted_one_would(
     project: Project, finished: Finished
 ) -> None:
-    states = ("done", "cleaning", "loading", "measuring", "soaking")
+    states = ("cleaning", "loading", "measuring", "soaking", "done")
     for state in states:
-        before = times_entered(project, state)
+        before = times_entered(project, state) or (state == "cleaning")  # the first trial is left to end
         process = project.start("run", "--study", project.name)
-        while times_entered(project, state) == before:
+        while times_entered(project, state) <= before:
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
         process.kill()  # SIGKILL: nothing of the driver can clean up
@@ -114,9 +114,9 @@ def test_a_run_that_is_killed_in_every_state_ends_as_an_uninterrupted_one_would(
     assert counted == counted_assignments(finished[0])
     assert len(set(counted)) == 3, "nothing finished runs twice"
     cut_off = assignments(project, {"interrupted"})
-    # The kill after the first trial may have met the beginning of the second.
-    assert len(cut_off) in {len(states) - 1, len(states)}
-    assert set(cut_off) == {counted[1]}, "what was cut off is run again, each time"
+    assert cut_off[:4] == [counted[1]] * 4, "what was cut off is run again, each time"
+    # The last kill met a trial that was not yet told, nothing at all, or the beginning of the next.
+    assert cut_off[4:] in ([], [counted[1]], [counted[2]])
     study = optuna.load_study(study_name="tiny", storage=f"sqlite:///{project.results}/study.db")
     assert not study.get_trials(states=(optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING))
     project.wait_until_no_server()
