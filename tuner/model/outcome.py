@@ -197,9 +197,14 @@ class Faulted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """The run was stopped while the trial was under way."""
+    """The run was stopped, or a person ended the trial, while it was under way.
+
+    Attributes:
+        why: a person's reason to end it and have it run again; empty: the run was stopped.
+    """
 
     state: TrialState
+    why: str = ""
 
 
 Outcome: TypeAlias = Measured | Infeasible | Faulted | Interrupted

@@ -9,6 +9,7 @@ from tuner.model.lease import LeaseTerms
 from tuner.model.metric import OBJECTIVES, Objective
 from tuner.model.outcome import Outcome
 from tuner.model.record import LegTrust
+from tuner.model.ruling import Correction
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.trial import Capacity, Command
 from tuner.model.workload import Workload
@@ -199,6 +200,7 @@ class TrialRow:
         capacity: as the server reported it; None when it never got so far.
         duration_s: None while it runs or waits.
         trust: one per level measured; empty while it runs or waits.
+        corrections: what people said of it after its end, oldest first; ``outcome`` is what it became.
     """
 
     number: int
@@ -210,3 +212,4 @@ class TrialRow:
     capacity: Capacity | None
     duration_s: float | None
     trust: tuple[LegTrust, ...] = ()
+    corrections: tuple[Correction, ...] = ()

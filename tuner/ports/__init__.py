@@ -11,7 +11,7 @@ from tuner.ports.bundle import HostPorts
 from tuner.ports.engine import ControlClient, EngineAdapter, LogReader
 from tuner.ports.host import Clock, GpuProbe, HostTransport, KernelLog, Route, ServiceManager, Tenancy
 from tuner.ports.load import Leg, LoadGenerator, LoadProgress, ProgressSink, Target
-from tuner.ports.study import EvidenceStore, Executor, Optimizer, Proposal, RunObserver
+from tuner.ports.study import EvidenceStore, Executor, Optimizer, Orders, Proposal, RunObserver
 
 __all__ = [
     "Clock",
@@ -28,6 +28,7 @@ __all__ = [
     "LoadProgress",
     "LogReader",
     "Optimizer",
+    "Orders",
     "ProgressSink",
     "Proposal",
     "Route",

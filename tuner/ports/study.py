@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.model.outcome import Outcome
-from tuner.model.space import Assignment
+from tuner.model.order import Answer, Order
+from tuner.model.outcome import Infeasible, Interrupted, Outcome
+from tuner.model.ruling import Correction
+from tuner.model.space import Assignment, Value
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import TrialEvent, TrialRequest, TrialResult
 
@@ -36,11 +38,38 @@ class Optimizer(Protocol):
         Never one that is running or has counted already. None: the space is exhausted.
         """
 
-    def enqueue(self, assignment: Assignment) -> None:
-        """Queue an assignment to be proposed next."""
+    def canonical(self, values: Mapping[str, Value]) -> Assignment:
+        """Return the canonical form of an assignment of the study's space.
+
+        Raises:
+            AssignmentRejected: the engine's rules or the space forbid it; the message is the rule.
+        """
+
+    def enqueue(self, assignment: Assignment, *, again: bool = False) -> None:
+        """Queue an assignment to be proposed next, unless it waits or runs; ``again``: even if it has counted.
+
+        Raises:
+            AssignmentRejected: see :meth:`canonical`.
+        """
 
     def tell(self, result: TrialResult) -> None:
         """Record a trial's end. Faulted and Interrupted trials queue their assignment again."""
+
+    def rule(self, number: int, outcome: Infeasible | Interrupted) -> None:
+        """Keep how a person ended a running trial: it is told so later, by :meth:`settle` if the driver dies first.
+
+        Raises:
+            ValueError: the trial does not run.
+        """
+
+    def correct(self, number: int, outcome: Outcome, correction: Correction) -> None:
+        """Change how a finished trial ended; the correction is kept with it.
+
+        What does not count any more is queued again; what counts after all leaves the queue.
+
+        Raises:
+            ValueError: the trial is not finished, or did not end as the correction says.
+        """
 
     def rows(self) -> tuple[TrialRow, ...]:
         """Every trial, by number."""
@@ -94,6 +123,26 @@ class Executor(Protocol):
         """Restore, but do not wait for the originals to answer; False: there is nothing to restore."""
 
 
+class Orders(Protocol):
+    """What people ask of a study while it runs."""
+
+    async def next(self) -> Order:
+        """Wait for the next order; it stays with whoever gave it until :meth:`answer`.
+
+        May be cancelled: no order is lost. One that was not answered comes again, to the next run if need be.
+
+        Raises:
+            EvidenceError: the place where orders lie cannot be used.
+        """
+
+    def answer(self, order: Order, answer: Answer) -> None:
+        """Say what became of an order; it does not come again.
+
+        Raises:
+            EvidenceError: it cannot be said.
+        """
+
+
 class EvidenceStore(Protocol):
     """Keeps what happened in a trial, as it happens."""
 
@@ -105,6 +154,9 @@ class EvidenceStore(Protocol):
 
     def finish(self, number: int, outcome: Outcome) -> None:
         """Close the trial's files."""
+
+    def note(self, number: int, event: TrialEvent) -> None:
+        """Keep what happened to a trial after its end; one without evidence here is passed over."""
 
 
 class RunObserver(Protocol):
@@ -124,6 +176,9 @@ class RunObserver(Protocol):
 
     def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None:
         """A trial's end is in the database; ``rows`` are all trials, this one included."""
+
+    def corrected(self, text: str, rows: tuple[TrialRow, ...]) -> None:
+        """A person changed how a finished trial ended; ``rows`` are all trials as they are now."""
 
     def remark(self, text: str) -> None:
         """Something about the run as a whole: a host set aside, an interrupt taken."""

@@ -8,16 +8,22 @@ from optuna.trial import TrialState as OptunaState
 
 from tuner.model.space import Assignment, ChoiceParameter, FloatParameter, Parameter
 from tuner.search.domain import Domain
-from tuner.search.rows import BASELINE
+from tuner.search.rows import AGAIN, BASELINE
 
 
-def waiting_trial(domain: Domain, assignment: Assignment) -> FrozenTrial:
-    """Return a trial for the queue, complete with its parameters and the mark of the baseline."""
+def waiting_trial(domain: Domain, assignment: Assignment, *, again: bool = False) -> FrozenTrial:
+    """Return a trial for the queue, complete with its parameters and its marks.
+
+    Args:
+        domain: the space.
+        assignment: canonical.
+        again: it is to run although the assignment has counted already.
+    """
     return create_trial(
         state=OptunaState.WAITING,
         params=dict(assignment),
         distributions=distributions_of(domain, assignment),
-        user_attrs={BASELINE: assignment == domain.baseline},
+        user_attrs={BASELINE: assignment == domain.baseline} | ({AGAIN: True} if again else {}),
     )
 
 

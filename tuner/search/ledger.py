@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,27 @@ from optuna.trial import TrialState as OptunaState
 
 from tuner.errors import AssignmentRejected, LedgerError
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
-from tuner.model.space import Assignment
+from tuner.model.ruling import Correction
+from tuner.model.space import Assignment, Value
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import TrialResult
 from tuner.ports import Proposal
+from tuner.search.amend import amend
 from tuner.search.constraints import constraint_of, write_constraint
 from tuner.search.distributions import distributions_of, waiting_trial
 from tuner.search.domain import Domain
 from tuner.search.history import History
 from tuner.search.identity import difference, identity_of
 from tuner.search.lock import StudyLock, remove_if_empty
-from tuner.search.outcome_json import decode_result, encode_result, encode_unfinished
-from tuner.search.rows import BASELINE, BUDGET, HOST, RESULT, row_of, values_of
+from tuner.search.outcome_json import (
+    decode_outcome,
+    decode_result,
+    encode_correction,
+    encode_outcome,
+    encode_result,
+    encode_unfinished,
+)
+from tuner.search.rows import AGAIN, BASELINE, BUDGET, CORRECTIONS, HOST, RESULT, RULING, row_of, values_of
 from tuner.search.samplers import Setting, Strategy, make_strategy
 from tuner.search.storage import DATABASE, check_room, create, mapped, open_storage, peek
 
@@ -133,19 +142,22 @@ class OptunaLedger:
     def settle(self) -> tuple[int, ...]:
         """Tell the trials that a dead driver left RUNNING, and queue their assignments.
 
-        A trial whose result was already written is told with that result: what is finished
-        does not run twice. Returns the numbers of the interrupted ones.
+        A trial whose result was already written is told with that result, and one that a person
+        had ended as that person said: what is finished does not run twice. Returns the numbers of
+        the interrupted ones.
         """
         interrupted: list[int] = []
         with mapped(self._path):
             for trial in self._trials(OptunaState.RUNNING):
                 entry = trial.user_attrs.get(RESULT)
-                if entry is None:
-                    outcome: Outcome = Interrupted(state=TrialState.PROPOSED)
-                    self._record(trial, encode_unfinished(outcome, trial.user_attrs.get(HOST)), outcome)
-                    interrupted.append(trial.number)
-                else:
+                if entry is not None:
                     outcome = decode_result(entry).outcome
+                else:
+                    ruled = trial.user_attrs.get(RULING)
+                    outcome = Interrupted(state=TrialState.PROPOSED) if ruled is None else decode_outcome(ruled)
+                    self._record(trial, encode_unfinished(outcome, trial.user_attrs.get(HOST)), outcome)
+                    if isinstance(outcome, Interrupted):
+                        interrupted.append(trial.number)
                 self._finish(trial, outcome)
         return tuple(interrupted)
 
@@ -169,16 +181,57 @@ class OptunaLedger:
             number = self._trials(OptunaState.RUNNING)[-1].number  # the driver is the only writer of RUNNING
             return Proposal(number=number, assignment=assignment, baseline=False)
 
-    def enqueue(self, assignment: Assignment) -> None:
-        """Queue an assignment; one that counted, runs or waits already is left as it is.
+    def canonical(self, values: Mapping[str, Value]) -> Assignment:
+        """Return the canonical form of values; see :class:`Domain`."""
+        return self._domain.canonical(values)
+
+    def enqueue(self, assignment: Assignment, *, again: bool = False) -> None:
+        """Queue an assignment; one that runs or waits already is left as it is, and one that counted but for ``again``.
 
         Raises:
             AssignmentRejected: the engine refuses it, or it is outside the space.
         """
         canonical = self._domain.canonical(assignment)
         with mapped(self._path):
-            if canonical not in History.of(self.rows()).taken:
-                self._study.add_trial(waiting_trial(self._domain, canonical))
+            rows = self.rows()
+            is_open = any(row.outcome is None and row.assignment == canonical for row in rows)
+            if not is_open and (again or canonical not in History.of(rows).taken):
+                self._study.add_trial(waiting_trial(self._domain, canonical, again=again))
+
+    def rule(self, number: int, outcome: Infeasible | Interrupted) -> None:
+        """Keep how a person ended a running trial, until it is told.
+
+        Raises:
+            ValueError: it does not run.
+        """
+        constraint_of(outcome)
+        with mapped(self._path):
+            trial = self._trial(number)
+            if trial is None or trial.state is not OptunaState.RUNNING:
+                raise ValueError(f"study {self._name}, trial {number}: does not run, so nobody can end it")
+            self._storage.set_trial_user_attr(trial._trial_id, RULING, encode_outcome(outcome))  # noqa: SLF001
+
+    def correct(self, number: int, outcome: Outcome, correction: Correction) -> None:
+        """Make a finished trial one that ended as ``outcome``; what runs again is queued first.
+
+        A configuration that was queued again, and now counts after all, is taken out of the queue.
+
+        Raises:
+            ValueError: the trial is not finished, or did not end as the correction says.
+        """
+        constraint = constraint_of(outcome)
+        with mapped(self._path):
+            trial = self._trial(number)
+            row = None if trial is None else row_of(trial, self._objectives)
+            if trial is None or row is None or row.outcome != correction.before:
+                raise ValueError(f"study {self._name}, trial {number}: has not ended as {correction.before}")
+            if constraint is None:
+                self.enqueue(row.assignment, again=True)
+            self._amend(trial, outcome, correction, constraint)
+            # Optuna keeps finished trials in memory: only a study that is opened anew shows this one as it is now.
+            self._study = optuna.load_study(study_name=self._name, storage=self._storage)
+            if constraint is not None:
+                self._unqueue(row.assignment, f"trial {number} counts after all")
 
     def tell(self, result: TrialResult) -> None:
         """Record a trial's end.
@@ -217,7 +270,7 @@ class OptunaLedger:
             except AssignmentRejected as error:
                 self._drop(trial, str(error))
                 continue
-            if assignment in counted:
+            if assignment in counted and not trial.user_attrs.get(AGAIN):
                 self._drop(trial, "this configuration has been tried")
             elif assignment not in history.running:
                 return self._start(trial, assignment, host)
@@ -239,6 +292,33 @@ class OptunaLedger:
         outcome = Faulted(error=f"not run: {reason}", state=TrialState.PROPOSED)
         self._record(trial, encode_unfinished(outcome, None), outcome)
         self._storage.set_trial_state_values(trial._trial_id, OptunaState.FAIL)  # noqa: SLF001
+
+    def _unqueue(self, assignment: Assignment, reason: str) -> None:
+        for trial in self._trials(OptunaState.WAITING):
+            if row_of(trial, self._objectives).assignment == assignment:
+                self._drop(trial, reason)
+
+    def _amend(self, trial: FrozenTrial, outcome: Outcome, correction: Correction, constraint: float | None) -> None:
+        entry = trial.user_attrs.get(RESULT) or encode_unfinished(outcome, trial.user_attrs.get(HOST))
+        earlier = trial.user_attrs.get(CORRECTIONS, [])
+        states = {Measured: OptunaState.COMPLETE, Infeasible: OptunaState.PRUNED}
+        amend(
+            self._storage,
+            trial,
+            state=states.get(type(outcome), OptunaState.FAIL),
+            values=values_of(outcome, self._objectives) if isinstance(outcome, Measured) else None,
+            constraint=constraint,
+            attributes={
+                RESULT: entry | {"outcome": encode_outcome(outcome)},
+                OUTCOME: type(outcome).__name__.lower(),
+                CAUSE: outcome.verdict.cause.value if isinstance(outcome, Infeasible) else None,
+                CORRECTIONS: [*earlier, encode_correction(correction)],
+            },
+        )
+
+    def _trial(self, number: int) -> FrozenTrial | None:
+        trials = self._study.get_trials(deepcopy=False)
+        return trials[number] if 0 <= number < len(trials) else None
 
     def _running(self, result: TrialResult) -> FrozenTrial:
         trials = self._study.get_trials(deepcopy=False)
@@ -292,4 +372,5 @@ class OptunaLedger:
         assignment = Assignment.of(trial.params)
         queued = {row_of(other, self._objectives).assignment for other in self._trials(OptunaState.WAITING)}
         if assignment not in queued:
-            self._study.add_trial(waiting_trial(self._domain, assignment))
+            again = bool(trial.user_attrs.get(AGAIN))
+            self._study.add_trial(waiting_trial(self._domain, assignment, again=again))

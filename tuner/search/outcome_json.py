@@ -18,6 +18,7 @@ from tuner.model.outcome import (
     Verdict,
 )
 from tuner.model.record import LegTrust
+from tuner.model.ruling import Correction, Ruling, Word
 from tuner.model.trial import Capacity, TrialResult
 
 
@@ -92,7 +93,7 @@ def encode_outcome(outcome: Outcome) -> dict[str, Any]:
             verdict = None if outcome.verdict is None else _encode_verdict(outcome.verdict)
             return {"kind": "faulted", "error": outcome.error, "state": outcome.state.value, "diagnosis": verdict}
         case Interrupted():
-            return {"kind": "interrupted", "state": outcome.state.value}
+            return {"kind": "interrupted", "state": outcome.state.value, "why": outcome.why}
 
 
 def decode_outcome(entry: dict[str, Any]) -> Outcome:
@@ -123,9 +124,25 @@ def decode_outcome(entry: dict[str, Any]) -> Outcome:
                 verdict=None if verdict is None else _decode_verdict(verdict),
             )
         case "interrupted":
-            return Interrupted(state=TrialState(entry["state"]))
+            return Interrupted(state=TrialState(entry["state"]), why=entry.get("why", ""))  # not kept by 0.1
         case other:
             raise ValueError(f"unknown outcome {other!r}")
+
+
+def encode_correction(correction: Correction) -> dict[str, Any]:
+    """Return a person's correction as JSON values."""
+    ruling = asdict(correction.ruling) | {"word": correction.ruling.word.value}
+    return {"ruling": ruling, "before": encode_outcome(correction.before)}
+
+
+def decode_correction(entry: dict[str, Any]) -> Correction:
+    """Read what :func:`encode_correction` wrote.
+
+    Raises:
+        KeyError, ValueError, TypeError: something else wrote it.
+    """
+    ruling = Ruling(**(entry["ruling"] | {"word": Word(entry["ruling"]["word"])}))
+    return Correction(ruling=ruling, before=decode_outcome(entry["before"]))
 
 
 def _encode_verdict(verdict: Verdict) -> dict[str, Any]:

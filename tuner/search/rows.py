@@ -14,12 +14,18 @@ from tuner.errors import LedgerError
 from tuner.model.outcome import Faulted, Measured, TrialState
 from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
-from tuner.search.outcome_json import decode_result
+from tuner.search.outcome_json import decode_correction, decode_result
 from tuner.search.storage import DATABASE, Purpose, mapped, open_storage, peek
 
 RESULT: Final = "result"
 HOST: Final = "host"
 BASELINE: Final = "baseline"
+RULING: Final = "ruling"
+"""The outcome by which a person ended a trial that still cleans up; its result follows."""
+CORRECTIONS: Final = "corrections"
+"""What people said of a trial after its end."""
+AGAIN: Final = "again"
+"""Marks a queued trial that is to run although its configuration has counted already."""
 BUDGET: Final = "trials"
 """Where the study keeps how many trials are to count; every run sets it anew."""
 ENQUEUED_PARAMETERS: Final = "fixed_params"
@@ -77,6 +83,7 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
         )
     try:
         result = decode_result(entry)
+        corrections = tuple(decode_correction(each) for each in trial.user_attrs.get(CORRECTIONS, ()))
     except (KeyError, ValueError, TypeError) as error:
         raise LedgerError(
             f"trial {trial.number}: its result is unreadable ({error!r}); it was written by another version of tuner"
@@ -93,6 +100,7 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
         capacity=result.capacity,
         duration_s=result.duration_s,
         trust=result.trust,
+        corrections=corrections,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, TrialState
-from tuner.model.space import Assignment
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.ruling import Correction
+from tuner.model.space import Assignment, Value
 from tuner.model.study import TrialRow
 from tuner.model.trial import TrialResult
 from tuner.ports import Proposal
@@ -17,6 +18,7 @@ class FakeStudy:
     """What outlives a driver: the rows. Hand it to the next FakeOptimizer to resume."""
 
     rows: list[TrialRow] = field(default_factory=list)
+    ruled: dict[int, Infeasible | Interrupted] = field(default_factory=dict)
 
 
 class FakeOptimizer:
@@ -48,10 +50,14 @@ class FakeOptimizer:
     def settle(self) -> tuple[int, ...]:
         """Interrupt what runs, queue it again, and return its numbers."""
         running = [row for row in self.study.rows if row.outcome is None and row.host is not None]
+        interrupted = []
         for row in running:
-            self.study.rows[row.number] = replace(row, outcome=Interrupted(state=TrialState.PROPOSED))
-            self._queue(row.assignment)
-        return tuple(row.number for row in running)
+            outcome = self.study.ruled.get(row.number, Interrupted(state=TrialState.PROPOSED))
+            self.study.rows[row.number] = replace(row, outcome=outcome)
+            if isinstance(outcome, Interrupted):
+                interrupted.append(row.number)
+                self._queue(row.assignment)
+        return tuple(interrupted)
 
     def propose(self, host: str) -> Proposal | None:
         """Take the first of the queue, else the first candidate that is not taken."""
@@ -67,10 +73,16 @@ class FakeOptimizer:
         self.study.rows[row.number] = replace(row, host=host)
         return Proposal(number=row.number, assignment=row.assignment, baseline=row.baseline)
 
-    def enqueue(self, assignment: Assignment) -> None:
-        """Queue an assignment unless it counted, runs or waits."""
-        chosen = assignment if self._canonical is None else self._canonical(assignment)
-        if chosen not in self._taken():
+    def canonical(self, values: Mapping[str, Value]) -> Assignment:
+        """Apply the engine's rules."""
+        assignment = Assignment.of(values)
+        return assignment if self._canonical is None else self._canonical(assignment)
+
+    def enqueue(self, assignment: Assignment, *, again: bool = False) -> None:
+        """Queue an assignment unless it runs or waits, or has counted."""
+        chosen = self.canonical(assignment)
+        is_open = any(row.outcome is None and row.assignment == chosen for row in self.study.rows)
+        if not is_open and (again or chosen not in self._taken()):
             self._append(chosen)
 
     def tell(self, result: TrialResult) -> None:
@@ -84,19 +96,47 @@ class FakeOptimizer:
         if row is None or row.outcome is not None or row.host is None or row.assignment != result.assignment:
             raise ValueError(f"study {result.study}, trial {result.number}: told, but that trial does not run")
         outcome = result.outcome
-        values = None
-        if isinstance(outcome, Measured):
-            values = (outcome.single_request_throughput.value, outcome.aggregate_throughput.value)
         self.study.rows[result.number] = replace(
             row,
             outcome=outcome,
             host=result.host,
-            values=values,
+            values=_values(outcome),
             capacity=None if result.effective is None else result.effective.capacity,
             duration_s=result.duration_s,
         )
         if isinstance(outcome, Faulted | Interrupted):
             self._queue(result.assignment)
+
+    def rule(self, number: int, outcome: Infeasible | Interrupted) -> None:
+        """Keep how a person ended a running trial.
+
+        Raises:
+            ValueError: it does not run.
+        """
+        known = 0 <= number < len(self.study.rows)
+        if not known or self.study.rows[number].outcome is not None or self.study.rows[number].host is None:
+            raise ValueError(f"trial {number}: does not run")
+        self.study.ruled[number] = outcome
+
+    def correct(self, number: int, outcome: Outcome, correction: Correction) -> None:
+        """Change how a finished trial ended.
+
+        Raises:
+            ValueError: it did not end as the correction says.
+        """
+        row = self.study.rows[number] if 0 <= number < len(self.study.rows) else None
+        if row is None or row.outcome != correction.before:
+            raise ValueError(f"trial {number}: has not ended as {correction.before}")
+        self.study.rows[number] = replace(
+            row, outcome=outcome, values=_values(outcome), corrections=(*row.corrections, correction)
+        )
+        if isinstance(outcome, Faulted | Interrupted):
+            self.enqueue(row.assignment, again=True)
+            return
+        for other in self.study.rows:
+            if other.outcome is None and other.host is None and other.assignment == row.assignment:
+                dropped = Faulted(error="not run", state=TrialState.PROPOSED)
+                self.study.rows[other.number] = replace(other, outcome=dropped)
 
     def rows(self) -> tuple[TrialRow, ...]:
         """Every trial, by number."""
@@ -114,7 +154,7 @@ class FakeOptimizer:
         }
 
     def _queue(self, assignment: Assignment) -> None:
-        if assignment not in self._taken():
+        if not any(row.outcome is None and row.assignment == assignment for row in self.study.rows):
             self._append(assignment)
 
     def _append(self, assignment: Assignment) -> TrialRow:
@@ -130,3 +170,9 @@ class FakeOptimizer:
         )
         self.study.rows.append(row)
         return row
+
+
+def _values(outcome: Outcome) -> tuple[float, ...] | None:
+    if not isinstance(outcome, Measured):
+        return None
+    return (outcome.single_request_throughput.value, outcome.aggregate_throughput.value)

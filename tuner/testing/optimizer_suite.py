@@ -13,6 +13,7 @@ import pytest
 
 from tuner.errors import AssignmentRejected
 from tuner.model.outcome import Cause, Faulted, Interrupted, Measured, MemoryDirection, Outcome, TrialState
+from tuner.model.ruling import Correction, Ruling, Word, corrected, ended_by
 from tuner.model.space import Assignment
 from tuner.ports import Optimizer, Proposal
 from tuner.testing.draft_trees import SMALL_BASELINE, SMALL_COUNT, canonical
@@ -20,6 +21,11 @@ from tuner.testing.results import faulted, infeasible, interrupted, measured, re
 
 STUDY = "suite"
 SPARE = Assignment.of({"steps": 2, "topk": 2, "draft": 4, "fraction": 0.9})
+
+
+def ruling(word: Word, order: str = "0001") -> Ruling:
+    """Return a person's word."""
+    return Ruling(order=order, word=word, why="load crashed", who="me@here", at_s=1_000_000.0)
 
 
 class OptimizerSuite:
@@ -199,6 +205,115 @@ class OptimizerSuite:
         assert second.settle() == ()
         assert self.take(second).assignment == SPARE
         second.close()
+
+    def overrule(self, optimizer: Optimizer, number: int, word: Word) -> Outcome:
+        """Correct a finished trial, as a person's order does."""
+        row = optimizer.rows()[number]
+        assert row.outcome is not None
+        outcome = corrected(ruling(word), row.outcome, row.corrections)
+        assert not isinstance(outcome, str), outcome
+        optimizer.correct(number, outcome, Correction(ruling=ruling(word), before=row.outcome))
+        return outcome
+
+    @pytest.mark.parametrize("before", [measured(1, 1), infeasible()], ids=lambda o: type(o).__name__)
+    def test_what_has_counted_runs_again_where_a_person_insists(self, optimizer: Optimizer, before: Outcome) -> None:
+        """As a trial of its own, also when a host faults on the way."""
+        first = self.end(optimizer, before)
+        optimizer.enqueue(first.assignment)
+        assert len(optimizer.rows()) == 1
+        optimizer.enqueue(first.assignment, again=True)
+        optimizer.enqueue(first.assignment, again=True)
+        assert self.end(optimizer, faulted()).assignment == first.assignment
+        assert self.end(optimizer, measured(2, 2)).assignment == first.assignment
+        assert [row.number for row in optimizer.rows() if isinstance(row.outcome, Measured)][-1] == 2
+        assert self.take(optimizer).assignment != first.assignment
+
+    def test_a_persons_word_on_a_running_trial_outlives_the_driver(self, tmp_path: Path) -> None:
+        """It was heard; that the driver was killed while the host was cleaned changes nothing."""
+        killed = self.open(tmp_path)
+        lost = [self.take(killed, host) for host in ("gpu01", "gpu02")]
+        words = [ended_by(ruling(word), state=TrialState.MEASURING, level=8, ladder=(1, 8)) for word in list(Word)[:2]]
+        for proposal, outcome in zip(lost, words, strict=True):
+            killed.rule(proposal.number, outcome)
+        assert [row.outcome for row in killed.rows()] == [None, None]
+        killed.close()
+        resumed = self.open(tmp_path)
+        assert resumed.settle() == (lost[1].number,)
+        assert [row.outcome for row in resumed.rows()[:2]] == words
+        assert self.take(resumed).assignment == lost[1].assignment
+        resumed.close()
+
+    def test_only_a_running_trial_can_be_ended_by_a_person(self, optimizer: Optimizer) -> None:
+        """Not one that waits, is finished, or does not exist."""
+        outcome = ended_by(ruling(Word.INFEASIBLE), state=TrialState.LOADING)
+        with pytest.raises(ValueError, match="trial 0"):
+            optimizer.rule(0, outcome)
+        self.end(optimizer, measured(1, 1))
+        with pytest.raises(ValueError, match="trial 0"):
+            optimizer.rule(0, outcome)
+        with pytest.raises(ValueError, match="trial 9"):
+            optimizer.rule(9, outcome)
+
+    def test_a_finished_trial_that_is_ruled_infeasible_has_no_values_and_never_runs_again(
+        self, optimizer: Optimizer
+    ) -> None:
+        """Its reason and what it was before are kept."""
+        before = measured(999, 9999)
+        proposal = self.end(optimizer, before)
+        outcome = self.overrule(optimizer, proposal.number, Word.INFEASIBLE)
+        row = optimizer.rows()[proposal.number]
+        assert (row.outcome, row.values) == (outcome, None)
+        assert row.corrections == (Correction(ruling=ruling(Word.INFEASIBLE), before=before),)
+        optimizer.enqueue(proposal.assignment)
+        assert self.take(optimizer).assignment != proposal.assignment
+
+    @pytest.mark.parametrize("before", [measured(9, 9), infeasible()], ids=lambda o: type(o).__name__)
+    def test_a_finished_trial_that_is_to_be_tried_again_is_next(self, optimizer: Optimizer, before: Outcome) -> None:
+        """And does not count any more."""
+        proposal = self.end(optimizer, before)
+        self.overrule(optimizer, proposal.number, Word.RETRY)
+        row = optimizer.rows()[proposal.number]
+        assert isinstance(row.outcome, Interrupted)
+        assert row.values is None
+        assert self.take(optimizer).assignment == proposal.assignment
+
+    def test_an_overruling_can_be_taken_back(self, optimizer: Optimizer) -> None:
+        """What was measured is there again, and what was queued for it is not run."""
+        before = measured(120.5, 1582.25)
+        proposal = self.end(optimizer, before)
+        self.overrule(optimizer, proposal.number, Word.INFEASIBLE)
+        self.overrule(optimizer, proposal.number, Word.RETRY)
+        assert self.overrule(optimizer, proposal.number, Word.MEASURED) == before
+        row = optimizer.rows()[proposal.number]
+        assert (row.outcome, row.values) == (before, (120.5, 1582.25))
+        assert [each.ruling.word for each in row.corrections] == [Word.INFEASIBLE, Word.RETRY, Word.MEASURED]
+        assert self.take(optimizer).assignment != proposal.assignment
+
+    def test_a_fault_that_a_person_calls_infeasible_is_not_tried_again(self, optimizer: Optimizer) -> None:
+        """Its configuration was queued already."""
+        proposal = self.end(optimizer, faulted())
+        self.overrule(optimizer, proposal.number, Word.INFEASIBLE)
+        assert self.take(optimizer).assignment != proposal.assignment
+
+    def test_a_correction_survives_the_driver(self, tmp_path: Path) -> None:
+        """Rows are the same after the study is opened again."""
+        first = self.open(tmp_path)
+        self.overrule(first, self.end(first, measured(100, 1000)).number, Word.INFEASIBLE)
+        before = first.rows()
+        first.close()
+        second = self.open(tmp_path)
+        assert second.rows() == before
+        second.close()
+
+    def test_a_correction_of_something_else_is_refused(self, optimizer: Optimizer) -> None:
+        """Somebody decided on what they saw; if it was not that, nothing changes."""
+        number = self.end(optimizer, measured(1, 1)).number
+        outcome = ended_by(ruling(Word.INFEASIBLE), state=TrialState.SOAKING)
+        before = optimizer.rows()
+        for trial in (number, 7):
+            with pytest.raises(ValueError, match=f"trial {trial}"):
+                optimizer.correct(trial, outcome, Correction(ruling=ruling(Word.INFEASIBLE), before=faulted()))
+        assert optimizer.rows() == before
 
     def test_closing_twice_is_no_error(self, optimizer: Optimizer) -> None:
         """Clean-up runs from several places."""
