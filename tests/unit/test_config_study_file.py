@@ -262,3 +262,8 @@ def test_a_whole_command_line_is_no_program_and_its_secrets_are_not_shown(progra
     line = refusal(changed(lambda c: c["server"].update(command=[program])))
     assert line.startswith("server.command[0]: must be the program alone, one word: split it")
     assert line.endswith(f'["{first}", ...]')
+
+
+def test_every_key_of_the_workload_is_in_the_readme() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert not {item.name for item in fields(Workload) if f"`{item.name}`" not in readme}
