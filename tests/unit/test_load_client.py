@@ -309,6 +309,9 @@ def test_a_leg_that_is_to_become_steady_goes_on_while_throughput_drifts() -> Non
     drifting, _, _ = measure(slowing(0.002), leg)
     assert not drifting.converged
     assert drifting.window_s > 0.9
+    steady, _, _ = measure(answer, replace(leg, max_s=10.0, interval=0.5))
+    assert steady.converged
+    assert steady.window_s < 5.0
 
 
 def test_cancelling_a_leg_closes_every_connection_at_once() -> None:

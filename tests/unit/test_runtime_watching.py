@@ -364,6 +364,13 @@ def test_the_soak_is_told_to_go_on_until_it_is_steady() -> None:
     assert ran.took_s(TrialState.SOAKING) >= WORKLOAD.soak_s
 
 
+def test_throughput_that_never_comes_to_rest_is_remarked_and_measured() -> None:
+    engine = Engine()
+    ran = Ran(fake_host(engine, Start(log=((0.1, STAGE),), drifts=True)), engine)
+    assert isinstance(ran.outcome, Measured)
+    assert "throughput at concurrency 4 still drifted by more than ±2 %" in ran.remarks
+
+
 def test_a_restart_between_the_soak_and_the_last_proof_is_a_crash() -> None:
     engine = Engine()
     dies = Start(

@@ -283,7 +283,7 @@ class FakeLoad:
             offered=leg.concurrency + failed,
             completed=leg.concurrency,
             failed=failed,
-            converged=True,
+            converged=not (leg.until_steady and start.drifts),
             client_cpu_share=0.1,
             client_lag_p99_s=0.001,
         )

@@ -77,6 +77,7 @@ class Start:
         speed: concurrency -> (single-request, aggregate) throughput, tok/s.
         failed_requests: concurrency -> how many requests of the leg fail while the server lives.
         client_bound: concurrencies at which the client turns out to be the bottleneck.
+        drifts: its throughput never becomes steady.
         generates: False: it is healthy, but every generation is answered with 500.
         hangs_after_s: seconds after it is ready; from then on /health is 200 and nothing is generated.
         unreachable_s: (from, to) seconds since the first exec in which the host cannot be reached.
@@ -96,6 +97,7 @@ class Start:
     speed: Callable[[int], tuple[float, float]] = even_speed
     failed_requests: Mapping[int, int] = field(default_factory=dict)
     client_bound: frozenset[int] = frozenset()
+    drifts: bool = False
     generates: bool = True
     hangs_after_s: float | None = None
     unreachable_s: tuple[float, float] | None = None
