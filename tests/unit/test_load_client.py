@@ -294,7 +294,7 @@ def slowing(per_request_s: float) -> Behaviour:
     """Return a server each of whose answers takes longer than the one before."""
     numbers = itertools.count()
 
-    async def behave(call: HttpCall, sink: StreamSink) -> StreamEnd:
+    async def behave(_: HttpCall, sink: StreamSink) -> StreamEnd:
         sink.sent(time.perf_counter())
         sink.feed(usage(1), time.perf_counter())
         await asyncio.sleep(0.01 + per_request_s * next(numbers))
