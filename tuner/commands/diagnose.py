@@ -59,6 +59,7 @@ def diagnose(log: LogInput, *, engine_name: str | None, ending: Ending) -> Diagn
     name = names[0] if engine_name is not None else guess.engine(log.name)
     reading = readings[name]
     verdict = reading.reader.diagnose(ending)
+    remarks = tuple(log.remarks)  # a second reading ends with the last line it looks for
     return diagnosis_of(
         verdict,
         engine=name,
@@ -67,7 +68,7 @@ def diagnose(log: LogInput, *, engine_name: str | None, ending: Ending) -> Diagn
         evidence=numbered(log if log.can_be_read_again else None, verdict),
         asked=reading.asked.found,
         names=engine(name).parameters,
-        remarks=tuple(log.remarks),
+        remarks=remarks,
     )
 
 

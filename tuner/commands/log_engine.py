@@ -9,7 +9,14 @@ from tuner.errors import UsageError
 
 SIGNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "sglang": ("sglang", "server_args=", "Load weight begin", "mem_fraction_static", "mem-fraction-static"),
+        "sglang": (
+            "sglang",
+            "server_args=",
+            "Load weight begin",
+            "mem_fraction_static",
+            "mem-fraction-static",
+            "flashinfer_python is installed with version",  # all there is before its first line of its own
+        ),
         "llamacpp": ("llama-server", "llama_model_load", "llama_context", "ggml_", "gguf_", "llama.cpp", "srv  "),
     }
 )

@@ -117,7 +117,8 @@ def _too_many(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[s
     drafts = _drafts(asked, names)
     if drafts is None:
         return (CAUSES[verdict.cause].means,)
-    lines = [f"{_fewer(drafts, asked)}: what they need did not fit{_by(verdict, gpu_bytes(verdict))}"]
+    missing = _by(verdict, gpu_bytes(verdict)).replace(" by about", " they lacked about", 1)
+    lines = [f"{_fewer(drafts, asked)}:{missing or ' what they need did not fit'}"]
     if verdict.cause is Cause.OOM_STATE_POOL:
         lines.append("each running request keeps one state for every draft token, inside the static share")
     if verdict.viable_fraction is not None:
