@@ -86,6 +86,10 @@ class Evidence:
                 raise EvidenceError("the disk is full")
         self._notes.on_event(event)
 
+    def note(self, number: int, event: TrialEvent) -> None:
+        assert number in self._notes.begun
+        self._notes.on_event(event)
+
     def finish(self, number: int, outcome: Outcome) -> None:
         self._notes.parallel -= 1
         self._notes.finished.append((number, outcome))
@@ -104,6 +108,10 @@ class Observer:
 
     def event(self, host: str, number: int, event: TrialEvent) -> None: ...
     def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None: ...
+
+    def corrected(self, text: str, rows: tuple[TrialRow, ...]) -> None:
+        assert rows
+        self._notes.remarks.append(text)
 
     def remark(self, text: str) -> None:
         self._notes.remarks.append(text)

@@ -7,15 +7,17 @@ most one assignment in flight on each host.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tuner.errors import EvidenceError, ExecutorFault, TooManyFaults, TunerError, UsageError
 from tuner.model.outcome import MEMORY_CAUSES, Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.study import StudySpec, TrialRow
-from tuner.model.trial import StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
-from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Proposal, RunObserver
+from tuner.model.trial import Remark, StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
+from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Orders, Proposal, RunObserver
 from tuner.runtime.racing import end
+from tuner.runtime.steering import Deed, Flight, Steering
 
 FAULTS_IN_A_ROW = 3
 """Faults after which a host is set aside (design, section 4)."""
@@ -63,7 +65,12 @@ class _Host:
 
 @dataclass(slots=True)
 class Campaign:
-    """Runs one study on its hosts. One object runs once."""
+    """Runs one study on its hosts. One object runs once.
+
+    Attributes:
+        orders: what people ask meanwhile; None: nobody can.
+        stop_limits_s: how long a host's server may take to stop, by host; for people who end a trial.
+    """
 
     spec: StudySpec
     engine: EngineAdapter
@@ -72,12 +79,16 @@ class Campaign:
     evidence: EvidenceStore
     observer: RunObserver
     clock: Clock
+    orders: Orders | None = None
+    stop_limits_s: Mapping[str, float] = field(default_factory=dict)
     _stopping: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _error: TunerError | None = None
     _running: dict[asyncio.Task[TrialResult], _Host] = field(default_factory=dict)
     _hosts: list[_Host] = field(default_factory=list)
     _baseline: int | None = None
+    _flights: dict[int, Flight] = field(default_factory=dict)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> bool:
         """Run until the budget is spent, the space is exhausted, or a stop.
@@ -94,13 +105,17 @@ class Campaign:
         """
         self._hosts = [_Host(host.name, is_owned=host.is_owned) for host in self.spec.hosts]
         complete = False
+        serving = None if self.orders is None else asyncio.ensure_future(self._serve(self.orders))
         try:
             while not self._stopping and self._error is None and not complete:
                 exhausted = self._fill()
                 complete = await self._idle(exhausted=exhausted) if not self._running else False
-                await self._settle_one()
+                await self._settle_one(serving)
+            _raise_error_of(serving)
         except TunerError as error:
             self._error = self._error or error
+        if serving is not None:
+            await end(serving)
         for host in self._hosts:
             if host.recovering is not None:
                 await end(host.recovering)
@@ -132,7 +147,11 @@ class Campaign:
                 self._baseline = proposal.number
             self.evidence.begin(request, host.name)
             self.observer.proposed(host.name, proposal)
-            self._running[asyncio.ensure_future(self._follow(host.name, request))] = host
+            flight = Flight(
+                number=request.number, host=host.name, ladder=request.workload.ladder, began_s=self.clock.now_s()
+            )
+            self._flights[flight.number] = flight
+            self._running[asyncio.ensure_future(self._follow(flight, request))] = host
         return False
 
     async def _idle(self, *, exhausted: bool) -> bool:
@@ -178,12 +197,20 @@ class Campaign:
                 host.is_aside = not host.recovering.result()  # a bug in it is a bug of the run
                 host.recovering = None
 
-    async def _settle_one(self) -> None:
-        """Wait for the next trial to end, if any runs, and tell it; or for a host to come back."""
+    async def _settle_one(self, serving: asyncio.Future[None] | None = None) -> None:
+        """Wait for the next trial to end, if any runs, and tell it; or for a host to come back, or an order."""
         if not self._running:
             return
-        recovering = [host.recovering for host in self._hosts if host.recovering is not None]
-        await asyncio.wait([*self._running, *recovering], return_when=asyncio.FIRST_COMPLETED)
+        awaited: list[asyncio.Future[Any]] = [*self._running]
+        awaited += [host.recovering for host in self._hosts if host.recovering is not None]
+        awaited += [] if serving is None else [serving]
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait([*awaited, woken], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(woken)
+        self._woken.clear()
+        _raise_error_of(serving)
         self._take_back()
         for task in [task for task in self._running if task.done()]:
             self._tell(self._running.pop(task), task.result())
@@ -208,7 +235,8 @@ class Campaign:
                 f"{_last_words(result.outcome)}; mend [server] command and begin anew (move {self.spec.directory} away)"
             )
         if not isinstance(result.outcome, Faulted):
-            host.faults = host.comebacks = 0
+            if not _says_nothing_of_its_host(result.outcome):
+                host.faults = host.comebacks = 0
             return
         host.faults += 1
         host.last_fault = result.outcome.error
@@ -241,31 +269,75 @@ class Campaign:
         self.observer.remark(f"host {host.name} answers again and takes trials")
         return True
 
-    async def _follow(self, host: str, request: TrialRequest) -> TrialResult:
+    async def _serve(self, orders: Orders) -> None:
+        """Carry out what people ask, for as long as the run lasts."""
+        steering = Steering(
+            study=self.spec.name,
+            space=self.spec.space,
+            baseline=self.spec.baseline,
+            trials=self.spec.trials,
+            optimizer=self.optimizer,
+            flights=self._flights,
+            stop_limits_s=self.stop_limits_s,
+        )
+        while True:
+            order = await orders.next()
+            deed = steering.obey(order)
+            orders.answer(order, deed.answer)
+            if deed.remark:
+                self._show(deed)
+                self._woken.set()
+
+    def _show(self, deed: Deed) -> None:
+        """Tell readers of the run and of the evidence what a person did."""
+        event = Remark(at_s=self.clock.now_s(), text=deed.remark)
+        if deed.flight is not None:
+            self.evidence.add(deed.flight.number, event)
+            self.observer.event(deed.flight.host, deed.flight.number, event)
+        elif deed.is_correction and deed.trial is not None:
+            self.evidence.note(deed.trial, event)
+            self.observer.corrected(deed.remark, self.optimizer.rows())
+        else:
+            self.observer.remark(deed.remark)
+
+    async def _follow(self, flight: Flight, request: TrialRequest) -> TrialResult:
+        """Run a trial to its end, or until a person ends it."""
+        ending = asyncio.ensure_future(self._end_when_ruled(flight))
+        try:
+            return await self._run_trial(flight, request)
+        finally:
+            if flight.ruled is None:
+                await end(ending)
+            else:
+                await ending  # a stop that arrives late would end the host's next trial
+
+    async def _end_when_ruled(self, flight: Flight) -> None:
+        await flight.ending.wait()
+        await self.executor.stop(flight.host)
+
+    async def _run_trial(self, flight: Flight, request: TrialRequest) -> TrialResult:
         """Run a trial and keep its events; a worker that dies makes it Faulted."""
         started_s, began_s = self.clock.now_s(), self.clock.monotonic_s()
-        state = TrialState.PROPOSED
         error = "the worker ended without a result"
         try:
-            async for event in self.executor.run(host, request):
-                await self._keep(host, request.number, event)
-                self.observer.event(host, request.number, event)
-                if isinstance(event, StateEntered):
-                    state = event.state
-                    if self._stopping:
-                        # Said again: the first stop may have come before the worker began the trial.
-                        await self.executor.stop(host)
+            async for raw in self.executor.run(flight.host, request):
+                event = flight.heard(raw)
                 if isinstance(event, TrialFinished):
-                    return event.result
+                    return await self._finished(flight, event)
+                await self._pass_on(flight, event)
+                if isinstance(event, StateEntered) and (self._stopping or flight.ruled is not None):
+                    # Said again: the first stop may have come before the worker began the trial.
+                    await self.executor.stop(flight.host)
         except ExecutorFault as fault:
             error = str(fault)
+        state = flight.state
         outcome = Interrupted(state=state) if self._stopping else Faulted(error=error, state=state)
         result = TrialResult(
             study=request.study,
             number=request.number,
-            host=host,
+            host=flight.host,
             assignment=request.assignment,
-            outcome=outcome,
+            outcome=outcome if flight.ruled is None else flight.ruled,
             started_s=started_s,
             finished_s=self.clock.now_s(),
             duration_s=self.clock.monotonic_s() - began_s,
@@ -274,10 +346,16 @@ class Campaign:
             effective=None,
             legs=(),
         )
-        finished = TrialFinished(at_s=result.finished_s, result=result)
-        await self._keep(host, request.number, finished)
-        self.observer.event(host, request.number, finished)
-        return result
+        return await self._finished(flight, TrialFinished(at_s=result.finished_s, result=result))
+
+    async def _finished(self, flight: Flight, event: TrialFinished) -> TrialResult:
+        del self._flights[flight.number]  # from here on nobody can end it
+        await self._pass_on(flight, event)
+        return event.result
+
+    async def _pass_on(self, flight: Flight, event: TrialEvent) -> None:
+        await self._keep(flight.host, flight.number, event)
+        self.observer.event(flight.host, flight.number, event)
 
     async def _keep(self, host: str, number: int, event: TrialEvent) -> None:
         """Write an event down; when that fails, end the trial, which then runs on unwritten to its clean end."""
@@ -290,6 +368,12 @@ class Campaign:
             await self.executor.stop(host)
 
 
+def _raise_error_of(serving: asyncio.Future[None] | None) -> None:
+    """Raise what ended the taking of orders, which goes on for ever otherwise."""
+    if serving is not None and serving.done():
+        serving.result()
+
+
 def _cannot_start(outcome: Outcome) -> bool:
     """Whether a baseline failed in a way that no tuned setting can cure.
 
@@ -299,8 +383,17 @@ def _cannot_start(outcome: Outcome) -> bool:
     if not isinstance(outcome, Infeasible):
         return False
     at_the_start = outcome.state in (TrialState.DEPLOYING, TrialState.LOADING)
+    if outcome.verdict.cause is Cause.RULED:
+        return False
     refused = outcome.verdict.cause is Cause.REJECTED_ARGUMENTS
     return refused or (at_the_start and outcome.verdict.cause not in MEMORY_CAUSES)
+
+
+def _says_nothing_of_its_host(outcome: Outcome) -> bool:
+    """Whether a person, or the end of the run, ended a trial before its host could prove itself."""
+    return isinstance(outcome, Interrupted) or (
+        isinstance(outcome, Infeasible) and outcome.verdict.cause is Cause.RULED
+    )
 
 
 def _last_words(outcome: Outcome) -> str:

@@ -136,6 +136,37 @@ class FileEvidence:
         finally:
             files.close()
 
+    def note(self, number: int, event: TrialEvent) -> None:
+        """Add an event to a trial that has ended; a trial without a folder here is passed over.
+
+        Raises:
+            EvidenceError: it cannot be written.
+        """
+        note(self._root.parent, number, event)
+
+
+def note(directory: Path, number: int, event: TrialEvent) -> None:
+    """Add an event to the evidence of a trial that has ended, in the study's ``directory``; see FileEvidence.
+
+    Raises:
+        EvidenceError: it cannot be written.
+    """
+    folder = directory / "trials" / f"{number:04d}"
+    if not folder.is_dir():
+        return
+    try:
+        _noted(folder, event)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def _noted(folder: Path, event: TrialEvent) -> None:
+    files = _Files(folder)
+    try:
+        files.append("events.jsonl", _line(event, **plain_fields(event)))
+    finally:
+        files.close()
+
 
 def cannot_write(folder: Path, error: OSError) -> EvidenceError:
     """Word an error of the file system for whoever can mend it."""

@@ -101,6 +101,11 @@ class LiveScreen:
         with self._lock:
             self.view.told(result, rows)
 
+    def corrected(self, text: str, rows: tuple[TrialRow, ...]) -> None:
+        """Show what a person changed, and the front as it is now."""
+        with self._lock:
+            self.view.corrected(text, rows, self._now())
+
     def remark(self, text: str) -> None:
         """Show a line about the run as a whole."""
         with self._lock:

@@ -78,6 +78,11 @@ class PlainScreen:
         end = outcome_words(result.outcome)
         self._line(self._now(), f"{result.host} trial {result.number} {end}; {self.view.done} of {total}{left}")
 
+    def corrected(self, text: str, rows: tuple[TrialRow, ...]) -> None:
+        """Say what a person changed."""
+        self.view.corrected(text, rows, self._now())
+        self._line(self._now(), text)
+
     def remark(self, text: str) -> None:
         """Say something about the run as a whole."""
         self.view.remark(text, self._now())

@@ -135,6 +135,11 @@ class RunView:
         if view is not None and view.number == result.number:
             view.ended = result.outcome
 
+    def corrected(self, text: str, rows: tuple[TrialRow, ...], at_s: float) -> None:
+        """A person changed how a finished trial ended."""
+        self.rows = rows
+        self.remark(text, at_s)
+
     def remark(self, text: str, at_s: float) -> None:
         """Something worth a line."""
         self.remarks.append((at_s, " ".join(text.split())))

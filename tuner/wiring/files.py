@@ -18,8 +18,7 @@ class ResultFiles:
     """A RunObserver that writes front.csv and trials.csv after every trial, then tells another."""
 
     def __init__(self, spec: StudySpec, inner: RunObserver) -> None:
-        self._heading = Heading.of(spec)
-        self._folder = Path(spec.directory)
+        self._tables = Tables(Heading.of(spec), Path(spec.directory))
         self._inner = inner
 
     def starting(self, what: str) -> None:
@@ -43,11 +42,32 @@ class ResultFiles:
         self.write_tables(rows)
         self._inner.told(result, rows)
 
+    def corrected(self, text: str, rows: tuple[TrialRow, ...]) -> None:
+        """Write both tables, then pass on."""
+        self.write_tables(rows)
+        self._inner.corrected(text, rows)
+
     def remark(self, text: str) -> None:
         """Pass on."""
         self._inner.remark(text)
 
     def write_tables(self, rows: tuple[TrialRow, ...]) -> None:
+        """See :meth:`Tables.write`."""
+        self._tables.write(rows)
+
+    def write_plot(self, rows: tuple[TrialRow, ...]) -> None:
+        """See :meth:`Tables.draw`."""
+        self._tables.draw(rows)
+
+
+class Tables:
+    """The result files of a study in ``folder``."""
+
+    def __init__(self, heading: Heading, folder: Path) -> None:
+        self._heading = heading
+        self._folder = folder
+
+    def write(self, rows: tuple[TrialRow, ...]) -> None:
         """Replace front.csv and trials.csv.
 
         Raises:
@@ -56,7 +76,7 @@ class ResultFiles:
         self._replace("front.csv", to_csv(front_rows(rows, self._heading.objectives), self._heading).encode())
         self._replace("trials.csv", to_csv(rows, self._heading).encode())
 
-    def write_plot(self, rows: tuple[TrialRow, ...]) -> None:
+    def draw(self, rows: tuple[TrialRow, ...]) -> None:
         """Replace front.png; it costs a second, so it is drawn at the end only.
 
         Raises:
