@@ -106,7 +106,7 @@ CAUSES: Mapping[Cause, CauseWords] = MappingProxyType(
             means="what was asked for is not what runs: the engine changes these settings by itself",
         ),
         Cause.RULED: CauseWords(
-            what="a person ended the trial with a verdict",
+            what="a person gave the verdict",
             means="what the person said holds: no log was judged",
         ),
         Cause.UNKNOWN: CauseWords(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState, Verdict
 from tuner.model.record import LegResult
+from tuner.model.ruling import Correction
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
 from tuner.model.trial import Capacity, Remark, StateEntered
@@ -82,6 +83,7 @@ class Story:
         what: happened, in one sentence.
         fault: whose it is, and why; empty: nothing went wrong.
         means: for the settings; of a measured trial, what limited it.
+        corrections: what people said of it after its end, oldest first.
         before: trials before it with the same settings.
         after: trials after it with the same settings.
         following: the next trial of the same host; None: none yet.
@@ -108,6 +110,7 @@ class Story:
     evidence: tuple[EvidenceLine, ...]
     advice: str
     means: tuple[str, ...]
+    corrections: tuple[Correction, ...]
     before: tuple[TrialRow, ...]
     after: tuple[TrialRow, ...]
     following: TrialRow | None
@@ -174,6 +177,7 @@ def tell(row: TrialRow, found: Evidence | None, around: Surroundings) -> Story:
         evidence=around.evidence,
         advice="" if verdict is None else verdict.advice,
         means=_means(row, starts, around.parameters),
+        corrections=row.corrections,
         before=tuple(other for other in same if other.number < row.number),
         after=tuple(other for other in same if other.number > row.number),
         following=next((other for other in later if row.host is not None and other.host == row.host), None),
@@ -272,7 +276,9 @@ def _so_far(happenings: Sequence[Happening], now_s: float, status: str) -> float
 # ---------------------------------------------------------------------------- what it comes to
 
 
-def _what(outcome: Outcome | None, status: str, starts: Sequence[Start]) -> str:
+def _what(  # noqa: PLR0911  a table, one row an outcome
+    outcome: Outcome | None, status: str, starts: Sequence[Start]
+) -> str:
     match outcome:
         case Measured():
             return "every level was measured, on one server from its begin to its end"
@@ -283,8 +289,10 @@ def _what(outcome: Outcome | None, status: str, starts: Sequence[Start]) -> str:
         case Faulted() as end:
             assert end.verdict is not None
             return CAUSES[end.verdict.cause].what
-        case Interrupted():
+        case Interrupted(why=""):
             return "the run was stopped while the trial was under way"
+        case Interrupted(why=why):
+            return f"a person ended it, to have it run again: {why}"
         case None:
             return {
                 "waiting": "it is queued and has not begun",
@@ -317,8 +325,8 @@ def _fault(  # noqa: PLR0911  a table of rules, first match wins
             return "not the configuration's: a person said so"
         case Faulted():
             return "not the configuration's: the host, the network or tuner failed it"
-        case Interrupted():
-            return "nobody's"
+        case Interrupted(why=why):
+            return "nobody's: " + ("a person wanted it run again" if why else "the run was stopped")
         case _:
             return ""
 
@@ -327,6 +335,8 @@ def _means(row: TrialRow, starts: Sequence[Start], parameters: tuple[str, ...]) 
     match row.outcome:
         case Measured():
             return limits(*_last_legs(starts), row.capacity, row.assignment)
+        case Infeasible(verdict=verdict) if not verdict.config_fault:
+            return ("these settings are ruled out together; which of them it is, nothing says",)
         case Infeasible(verdict=verdict):
             return meaning(verdict, row.assignment, parameters)
         case Faulted() | Interrupted():

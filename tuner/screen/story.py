@@ -29,6 +29,13 @@ from tuner.screen.words import (
 _STATE = 14
 _TIMED = (TrialState.MEASURING, TrialState.SOAKING)
 
+_WHY_UNKNOWN = {
+    "measured": "what ran was read back, but the trial's result.json is gone",
+    "running": "what runs is not read back yet",
+    "waiting": "",
+}
+"""Why the configuration that ran is not shown."""
+
 
 def story_lines(story: Story, *, zone: tzinfo | None = None) -> list[str]:
     """Write a story; times of day in ``zone``, the machine's own by default."""
@@ -36,10 +43,12 @@ def story_lines(story: Story, *, zone: tzinfo | None = None) -> list[str]:
     lines = [_title(story), *_ending(story), "", *_asked(story)]
     for start in story.starts:
         lines += ["", _start_title(start, story), *(_step(step, zone) for step in start.steps)]
-    if story.evidence:
-        lines += ["", "   line  from the server's log", *evidence_lines(story.evidence)]
+    if story.evidence and not story.corrections:  # a person's word is the evidence then
+        lines += ["", "   line  evidence", *evidence_lines(story.evidence)]
     if story.fault:
         lines += ["", *labelled("fault", [story.fault])]
+    people = [f"{each.ruling}; before: {outcome_words(each.before)}" for each in story.corrections]
+    lines += ["", *labelled("people", people)] if people else []
     if story.means:
         label = "limits" if story.status == "measured" else "settings"
         lines += ["", *labelled(label, story.means)]
@@ -66,11 +75,12 @@ def _ending(story: Story) -> Iterator[str]:
         level = story.outcome.level if isinstance(story.outcome, Infeasible) else None
         name = "" if verdict is None else f"{verdict.cause.value}, "
         cause = f" ({name}while {state_words(story.outcome.state, level)})"
-    yield f"{sentence(story.what)}{cause}"
+    is_word_for_word = isinstance(story.outcome, Faulted) and story.outcome.verdict is None  # it may begin with a name
+    yield f"{story.what if is_word_for_word else sentence(story.what)}{cause}"
     if story.outcome is not None and not cause and story.status != "interrupted":
         yield sentence(outcome_words(story.outcome))
     if isinstance(story.outcome, Faulted) and story.outcome.verdict is not None:
-        yield sentence(" ".join(story.outcome.error.split()))
+        yield " ".join(story.outcome.error.split())
 
 
 def _asked(story: Story) -> Iterator[str]:
@@ -91,12 +101,9 @@ def _asked(story: Story) -> Iterator[str]:
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         yield "  ".join([first, *rest])
-    if not story.has_run:
-        yield (
-            "what ran was not read back: no server came so far"
-            if story.outcome is not None
-            else "what runs is not read back yet"
-        )
+    unknown = _WHY_UNKNOWN.get(story.status, "what ran was not read back: no server came so far")
+    if not story.has_run and unknown:
+        yield unknown
     said = [
         f"engine {story.version}" if story.version else "",
         _capacity("max_total_num_tokens", None if story.capacity is None else story.capacity.max_total_num_tokens),
