@@ -21,12 +21,15 @@ from tuner import __version__
 from tuner.cli_print import data, print_findings, print_front, print_table, prose
 from tuner.commands.options import (
     HERE,
+    AbortAs,
+    Again,
     AsFindings,
     AsFormat,
     AsWords,
     Engine,
     ExitCode,
     FindingsFormat,
+    Finished,
     Format,
     Host,
     Hosts,
@@ -36,22 +39,30 @@ from tuner.commands.options import (
     Plain,
     RayAddress,
     Root,
+    Running,
+    RunningTrial,
+    SaidAs,
     Sampler,
     Seed,
+    Settings,
     Signal,
     Speed,
     Study,
     Sudo,
+    TheStudy,
     TrialNumber,
     Trials,
     Tunnel,
     Unit,
+    Why,
     WordsFormat,
     given_again,
 )
+from tuner.commands.steering import abort_trial, correct_trial, try_settings
 from tuner.commands.studies import chosen, directory_of, hosts_for, inheriting, left_behind, load, running_driver
 from tuner.config.overrides import Overrides
 from tuner.errors import EvidenceError, HostFault, PreflightError, TooManyFaults, TunerError, UsageError
+from tuner.model.ruling import Word
 from tuner.screen.again import command_again, dashboard_program
 from tuner.screen.findings import is_ready, summary_lines
 from tuner.screen.live import LiveScreen
@@ -305,6 +316,34 @@ def diagnose(
         for line in diagnosis_lines(diagnosis):
             data(line)
     return 0 if diagnosis.found else NO_CAUSE
+
+
+@app.command("try")
+def try_(settings: Settings, study: TheStudy, root: Root = HERE, again: Again = False) -> int:
+    """Queue a configuration that the study runs next, also during a run; what is not named is as in trial 0."""
+    data(try_settings(root, study, settings, again=again))
+    return 0
+
+
+@app.command()
+def abort(
+    study: TheStudy,
+    ends_as: AbortAs,
+    why: Why,
+    root: Root = HERE,
+    host: Running = None,
+    trial: RunningTrial = None,
+) -> int:
+    """End the trial that runs, with your verdict; its server is stopped and its host cleaned as always."""
+    data(abort_trial(root, study, Word(ends_as.value), why, host=host, trial=trial))
+    return 0
+
+
+@app.command()
+def verdict(trial: Finished, study: TheStudy, word: SaidAs, why: Why, root: Root = HERE) -> int:
+    """Correct how a finished trial ended; what it was before is kept with it."""
+    data(correct_trial(root, study, trial, word, why))
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

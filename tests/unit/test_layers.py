@@ -20,6 +20,7 @@ ALLOWED = {
     "hosts": {"ports", "model", "errors", "hosts"},
     "load": {"ports", "model", "stats", "errors", "load"},
     "search": {"ports", "model", "stats", "errors", "search"},
+    "steer": {"model", "errors", "steer"},
     "execution": {"ports", "model", "errors", "runtime", "execution"},
     "config": {"model", "errors", "config"},
     "simulator": {"simulator"},

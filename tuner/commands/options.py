@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tuner.config.study_file import HIGHEST_SEED
+from tuner.model.ruling import Word
 
 
 class Format(enum.Enum):
@@ -72,6 +73,31 @@ ExitCode = Annotated[
 ]
 Signal = Annotated[
     str | None, typer.Option("--signal", help="The signal that ended it, if you know: 9, KILL, SIGKILL.")
+]
+TheStudy = Annotated[str, typer.Option("--study", help="Name of the study: studies/STUDY.toml.")]
+Settings = Annotated[
+    list[str], typer.Argument(metavar="NAME=VALUE...", help="Settings, by full or short name: steps=10.")
+]
+Again = Annotated[bool, typer.Option("--again", help="Also where this configuration was tried before.")]
+Why = Annotated[str, typer.Option("--why", help="What you saw; kept with the trial.")]
+Running = Annotated[str | None, typer.Option("--host", help="The trial on this host, where several run.")]
+RunningTrial = Annotated[int | None, typer.Option("--trial", min=0, help="The trial of this number, likewise.")]
+Finished = Annotated[int, typer.Argument(metavar="TRIAL", min=0, help="Number of the trial, as status shows it.")]
+
+
+class EndsAs(enum.Enum):
+    """What a person says of a trial that runs."""
+
+    INFEASIBLE = Word.INFEASIBLE.value
+    RETRY = Word.RETRY.value
+
+
+AbortAs = Annotated[
+    EndsAs,
+    typer.Option("--as", help="infeasible: the configuration is at fault; retry: it is not, and runs again."),
+]
+SaidAs = Annotated[
+    Word, typer.Option("--as", help="As abort; measured: take back what somebody said of a measured trial before.")
 ]
 HERE = Path()
 _ONCE = frozenset({"accept_new_host_key"})

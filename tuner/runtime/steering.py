@@ -111,7 +111,7 @@ class Steering:
         rows = self.optimizer.rows()
         for row in rows:
             if row.assignment == assignment and row.outcome is None:
-                where = f"place {_place(rows, row)} of the queue" if row.host is None else f"running on {row.host}"
+                where = f"place {_place(rows, row)} of the queue" if row.host is None else self._runs(row)
                 return _done(f"{assignment} is trial {row.number} already: {where}")
         known = _counted(rows, assignment)
         if known is not None and not order.again:
@@ -121,6 +121,11 @@ class Steering:
         row = next(row for row in reversed(rows) if row.outcome is None and row.assignment == assignment)
         text = f"queued as trial {row.number}, place {_place(rows, row)} of the queue: {assignment}{self._budget(rows)}"
         return Deed(answer=Answer(done=True, text=text), remark=f"{order.who} asks to try {assignment}")
+
+    def _runs(self, row: TrialRow) -> str:
+        if row.number in self.flights:
+            return f"running on {row.host}"
+        return f"it was cut off on {row.host}, and runs again with the next run"
 
     def _budget(self, rows: Sequence[TrialRow]) -> str:
         """Say that nothing more will be run in this study's budget, where that is so."""

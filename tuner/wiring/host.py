@@ -151,6 +151,11 @@ def _gpu(spec: UnitHostSpec | ProcessHostSpec, way: Way) -> GpuProbe:
     return NvidiaSmiProbe(way.transport, indices=spec.care.gpu_indices) if spec.care.uses_gpus else NoGpu()
 
 
+def stop_grace_s(spec: HostSpec) -> float:
+    """Return how long the server of a host is given to stop."""
+    return OWNED_STOP_GRACE_S if spec.is_owned else PROCESS_STOP_GRACE_S
+
+
 def _cleanup(spec: UnitHostSpec | ProcessHostSpec) -> Callable[[], Awaitable[CommandResult]] | None:
     command = spec.care.cleanup_command
     if not command:

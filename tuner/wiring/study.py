@@ -25,10 +25,11 @@ from tuner.search.ledger import check_ledger, open_ledger
 from tuner.search.lock import require_unlocked
 from tuner.search.rows import read_study as read_stored
 from tuner.search.storage import DATABASE
+from tuner.steer.inbox import Inbox
 from tuner.wiring import taken
 from tuner.wiring.files import ResultFiles
 from tuner.wiring.holder import holder_of
-from tuner.wiring.host import build_host
+from tuner.wiring.host import build_host, stop_grace_s
 from tuner.wiring.preflight import check_hosts
 from tuner.wiring.signals import StopSignals
 
@@ -165,6 +166,8 @@ async def _search(spec: StudySpec, observer: RunObserver, executor: Executor, si
             evidence=FileEvidence(Path(spec.directory), adapter, facts_of(spec)),
             observer=files,
             clock=SystemClock(),
+            orders=Inbox(Path(spec.directory)),
+            stop_limits_s={host.name: stop_grace_s(host) for host in spec.hosts},
         )
         signals.begin(campaign)
         complete = await campaign.run()
