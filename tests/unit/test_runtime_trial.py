@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tuner.errors import TransportFault
 from tuner.model.host import ProcessEntry
-from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, TrialState, violation
+from tuner.model.outcome import (
+    Cause,
+    Ending,
+    Faulted,
+    Infeasible,
+    Interrupted,
+    Measured,
+    TrialState,
+    Verdict,
+    violation,
+)
 from tuner.model.space import Assignment
 from tuner.model.trial import (
     Command,
@@ -24,9 +35,10 @@ from tuner.model.trial import (
 )
 from tuner.model.workload import Workload
 from tuner.runtime.cleaning import HostSession
+from tuner.runtime.stay import Proof
 from tuner.runtime.trial import Trial, events_of
-from tuner.testing.fake_engine import FakeEngine
-from tuner.testing.fake_host import GIB, Death, FakeHost, FakeService, OldServer, Script, Start
+from tuner.testing.fake_engine import FakeEngine, FakeLogReader
+from tuner.testing.fake_host import GIB, Death, FakeHost, FakeService, Guest, OldServer, Script, Start
 
 ENGINE = FakeEngine()
 WORKLOAD = Workload(
@@ -259,6 +271,75 @@ def test_gpu_memory_that_never_comes_back_is_the_hosts_fault() -> None:
     result, _ = run(FakeHost(ENGINE, Start(gpu_returns_s=None, death=Death(exit_status=1))))
     assert isinstance(result.outcome, Faulted)
     assert "not clean" in result.outcome.error
+
+
+def test_memory_that_runs_out_beside_somebody_elses_that_is_gone_soon_is_no_verdict() -> None:
+    host = FakeHost(ENGINE, [dying(TrialState.LOADING, log="fake: fatal: configuration\n", after_s=1.0), Start()])
+    host.gpu.guests = (Guest(pid=4711, from_s=0.5, to_s=2.2),)
+    session, events = HostSession(host.ports(), gpu_baseline={0: GIB // 2}), list[TrialEvent]()
+
+    async def main() -> TrialResult:
+        return await Trial(request(), session, ENGINE, events.append, asyncio.Event()).run()
+
+    result = asyncio.run(main())
+    assert isinstance(result.outcome, Measured)
+    assert result.attempts == 2
+    assert "starting once more after cleaning: oom_serving while loading may be the host's fault" in [
+        event.text for event in events if isinstance(event, Remark)
+    ]
+
+
+def test_a_death_is_graded_by_what_the_log_says_was_missing_on_this_gpu() -> None:
+    class Explicit(FakeEngine):
+        """Its log says how much memory was missing."""
+
+        def log_reader(self) -> FakeLogReader:
+            return ExplicitReader()
+
+    class ExplicitReader(FakeLogReader):
+        def diagnose(self, ending: Ending) -> Verdict:
+            return replace(super().diagnose(ending), shortfall_bytes=8 * GIB)
+
+    host = FakeHost(Explicit(), dying(TrialState.WARMING_UP, log="fake: fatal: configuration\n"))
+
+    async def main() -> TrialResult:
+        return await Trial(request(), HostSession(host.ports()), host.engine, lambda _: None, asyncio.Event()).run()
+
+    outcome = asyncio.run(main()).outcome
+    assert isinstance(outcome, Infeasible)
+    assert outcome.violation == violation(TrialState.WARMING_UP, missing=0.1)  # 8 of 80 GiB
+
+
+def test_the_third_configuration_in_a_row_that_dies_silently_at_its_start_sets_the_host_aside() -> None:
+    host = FakeHost(ENGINE, dying(TrialState.LOADING))
+    session = HostSession(host.ports())
+
+    async def main(draft: int) -> TrialResult:
+        asked = replace(request(), number=draft, assignment=Assignment.of({"batch": 8, "draft": draft}))
+        asked = replace(asked, command=ENGINE.command(asked.command, asked.assignment))
+        return await Trial(asked, session, ENGINE, lambda _: None, asyncio.Event()).run()
+
+    first, second, third = (asyncio.run(main(draft)) for draft in (1, 2, 3))
+    assert isinstance(first.outcome, Infeasible)
+    assert isinstance(second.outcome, Faulted)
+    assert not second.outcome.set_aside
+    assert isinstance(third.outcome, Faulted)
+    assert third.outcome.set_aside
+    assert (first.attempts, second.attempts, third.attempts) == (2, 3, 1)
+
+
+def test_a_host_that_was_given_back_begins_anew() -> None:
+    host = FakeHost(ENGINE, dying(TrialState.LOADING))
+    session = HostSession(host.ports())
+
+    async def main() -> TrialResult:
+        result = await Trial(request(), session, ENGINE, lambda _: None, asyncio.Event()).run()
+        assert session.endings.around(Assignment.of({"batch": 1})).others
+        await session.stay.leave(Proof(engine=ENGINE, workload=WORKLOAD), lambda _: None)
+        return result
+
+    asyncio.run(main())
+    assert session.endings.around(Assignment.of({"batch": 1})).others == ()
 
 
 def test_a_program_that_cannot_be_started_is_the_hosts_fault() -> None:

@@ -15,7 +15,7 @@ def test_no_faults_is_a_healthy_host() -> None:
 def test_every_fault_is_understood() -> None:
     text = (
         "nccl-flake:0.2, hang-loading, hang-serving:3, slow-gpu:2.5, no-newline, log-flood:1.5, "
-        "die-serving:0, exit-at:pool, frightening-log, foreign-gpu:1.5, throttle:2"
+        "die-serving:0, exit-at:pool, frightening-log, foreign-gpu:1.5, throttle:2, linger:4"
     )
     assert parse(text) == Faults(
         nccl_flake=0.2,
@@ -29,6 +29,7 @@ def test_every_fault_is_understood() -> None:
         frightening_log=True,
         foreign_gpu_after_s=1.5,
         throttle_after_s=2.0,
+        linger_s=4.0,
     )
 
 

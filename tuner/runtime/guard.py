@@ -146,6 +146,11 @@ class Guard:
             still = {process.pid for process in await self._large_strangers()}
             named = tuple(process for process in named if process.pid in still)
         seen = {process.pid for process in named}
+        session = self._session
+        guests = strangers(
+            named, ours=self._ours, at_clean=session.gpu_at_clean, slack_bytes=self._limits.gpu_slack_bytes
+        )
+        session.foreign = tuple(process_text(process) for process in guests)
         return (
             *(process_text(process) for process in named),
             *(

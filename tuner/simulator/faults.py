@@ -30,6 +30,7 @@ class Faults:
         foreign_gpu_after_s: somebody else's process computes on GPU 0 for a while, from this long after
             the host's first server is ready; None: never.
         throttle_after_s: the same, the GPUs being too hot.
+        linger_s: how long a killed process's memory stays taken; None: as long as the host's speed says.
     """
 
     nccl_flake: float = 0.0
@@ -43,6 +44,7 @@ class Faults:
     frightening_log: bool = False
     foreign_gpu_after_s: float | None = None
     throttle_after_s: float | None = None
+    linger_s: float | None = None
 
 
 class FaultSyntaxError(ValueError):
@@ -61,6 +63,7 @@ _VALUES = {
     "frightening-log": None,
     "foreign-gpu": "seconds",
     "throttle": "seconds",
+    "linger": "seconds",
 }
 
 
@@ -102,6 +105,7 @@ def parse(text: str) -> Faults:
         frightening_log="frightening-log" in given,
         foreign_gpu_after_s=_number(given, "foreign-gpu", low=0.0),
         throttle_after_s=_number(given, "throttle", low=0.0),
+        linger_s=_number(given, "linger", low=0.0),
     )
 
 

@@ -47,7 +47,7 @@ class Machine:
                 )
                 for child in self.tree.schedulers
             ],
-            linger_s=linger_s(self.host.speed),
+            linger_s=linger_s(self.host.speed) if self.host.faults.linger_s is None else self.host.faults.linger_s,
         )
 
     def sibling_noise(self, first: int | None) -> None:
