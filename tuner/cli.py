@@ -309,7 +309,10 @@ def diagnose(
     from tuner.commands.log_input import LogInput  # noqa: PLC0415
     from tuner.screen.verdict import diagnosis_json, diagnosis_lines  # noqa: PLC0415
 
-    diagnosis = judge(LogInput(file), engine_name=engine_name, ending=ending_of(exit_code, signal))
+    log = LogInput(file)
+    if log.waits_for_a_person:
+        prose("reading what you type or paste; Ctrl-D ends it")
+    diagnosis = judge(log, engine_name=engine_name, ending=ending_of(exit_code, signal))
     if as_format is WordsFormat.JSON:
         data(diagnosis_json(diagnosis))
     else:

@@ -120,6 +120,14 @@ def test_a_pipe_is_read_once_and_names_no_lines(monkeypatch: pytest.MonkeyPatch,
     assert {line["line"] for line in found["evidence"]} == {None}
 
 
+def test_whoever_types_a_log_is_told_how_to_end_it(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    typed = Piped(LOG.read_bytes())
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(typed))
+    assert main(["diagnose", "-"]) == 0
+    assert capsys.readouterr().err == "reading what you type or paste; Ctrl-D ends it\n"
+
+
 def test_a_file_on_standard_input_is_read_again_for_its_lines(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     with LOG.open() as file:
         monkeypatch.setattr("sys.stdin", file)

@@ -81,6 +81,11 @@ class LogInput:
             return self._begin is not None
         return Path(self.given).is_file()
 
+    @property
+    def waits_for_a_person(self) -> bool:
+        """Whether nothing comes until somebody types it."""
+        return self.given == STDIN and self.stdin.isatty()
+
     def pieces(self) -> Iterator[Piece]:
         """Yield the log.
 

@@ -18,6 +18,8 @@ from tuner.report.limits import limits
 from tuner.report.meaning import meaning
 
 _AFTER_THE_SERVER = (TrialState.JUDGING, TrialState.DONE)
+_NOT_RUN = "not run: "
+"""Begin of the error of a queued trial that was not needed any more."""
 _AGAIN = "nothing: these settings run again, and the search learns nothing from this trial"
 
 
@@ -317,6 +319,8 @@ def _fault(  # noqa: PLR0911  a table of rules, first match wins
                 f"the configuration's: it died in the same state again on a clean host "
                 f"({count} {'start' if count == 1 else 'starts'} in this trial{before}); it is not tried again"
             )
+        case Faulted(error=error) if error.startswith(_NOT_RUN):
+            return "nobody's: it was taken out of the queue"
         case Faulted(error=error) if error.startswith("bug in tuner"):
             return "tuner's own: please report it"
         case Faulted(set_aside=True):
@@ -339,6 +343,8 @@ def _means(row: TrialRow, starts: Sequence[Start], parameters: tuple[str, ...]) 
             return ("these settings are ruled out together; which of them it is, nothing says",)
         case Infeasible(verdict=verdict):
             return meaning(verdict, row.assignment, parameters)
+        case Faulted(error=error) if error.startswith(_NOT_RUN):
+            return ()
         case Faulted() | Interrupted():
             return (_AGAIN,)
         case None:
