@@ -3,150 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 import pytest
 
 from tuner.errors import EvidenceError, ExecutorFault, HostFault, TooManyFaults, UsageError
 from tuner.execution.inline import InlineExecutor
-from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
-from tuner.model.space import Assignment, IntParameter, SearchSpace
-from tuner.model.study import ProcessHostSpec, SshLogin, StudySpec, TrialRow
-from tuner.model.trial import Command, TrialEvent, TrialFinished, TrialRequest, TrialResult
-from tuner.model.workload import Workload
-from tuner.ports import EngineAdapter, Executor, HostPorts, Proposal
-from tuner.runtime.campaign import COMEBACKS, FAULTS_IN_A_ROW, Campaign, counted
+from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, TrialState
+from tuner.model.space import Assignment, IntParameter
+from tuner.model.study import SshLogin, StudySpec
+from tuner.model.trial import Command, TrialEvent, TrialFinished, TrialRequest
+from tuner.ports import EngineAdapter, HostPorts
+from tuner.runtime.campaign import COMEBACKS, FAULTS_IN_A_ROW, counted
+from tuner.testing.fake_campaign import ENGINE, SPACE, Notes, campaign, inline, optimizer_of, spec
 from tuner.testing.fake_clock import FakeClock
-from tuner.testing.fake_engine import FakeEngine
-from tuner.testing.fake_host import Death, FakeHost, Script, Start
-from tuner.testing.fake_optimizer import FakeOptimizer
-
-ENGINE = FakeEngine()
-SPACE = SearchSpace(
-    name="fake",
-    engine="fake",
-    parameters=(IntParameter(name="batch", low=1, high=8), IntParameter(name="draft", low=0, high=4)),
-)
-
-
-def spec(*, hosts: int = 1, trials: int = 6, space: SearchSpace = SPACE) -> StudySpec:
-    base = Command(argv=("serve", "--batch", "8", "--draft", "0"))
-    return StudySpec(
-        name="s",
-        engine="fake",
-        space=space,
-        base=base,
-        baseline=ENGINE.settings_of(base),
-        hosts=tuple(ProcessHostSpec(name=f"host{i}", state_dir=f"/state/{i}") for i in range(hosts)),
-        workload=Workload(ladder=(1, 4), level_min_s=1.0, level_max_s=2.0, soak_s=1.0, load_timeout_s=60.0),
-        trials=trials,
-        seed=1,
-        sampler="auto",
-        directory="/studies/s",
-    )
-
-
-@dataclass
-class Notes:
-    """Evidence and observer in one: what the campaign told."""
-
-    begun: list[int] = field(default_factory=list)
-    finished: list[tuple[int, Outcome]] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    parallel: int = 0
-    most_parallel: int = 0
-    on_event: Callable[[TrialEvent], None] = lambda _event: None
-    on_proposal: Callable[[], None] = lambda: None
-    commands: dict[int, Command] = field(default_factory=dict)
-
-    def begin_trial(self, request: TrialRequest) -> None:
-        self.begun.append(request.number)
-        self.commands[request.number] = request.command
-        self.parallel += 1
-        self.most_parallel = max(self.most_parallel, self.parallel)
-
-
-class Evidence:
-    """Keeps nothing; fails from the ``fails_at``-th event on, as a full disk would."""
-
-    def __init__(self, notes: Notes, fails_at: int | None = None) -> None:
-        self._notes = notes
-        self._left = fails_at
-
-    def begin(self, request: TrialRequest, host: str) -> None:
-        assert host
-        self._notes.begin_trial(request)
-
-    def add(self, number: int, event: TrialEvent) -> None:
-        assert number in self._notes.begun
-        if self._left is not None:
-            self._left -= 1
-            if self._left <= 0:
-                raise EvidenceError("the disk is full")
-        self._notes.on_event(event)
-
-    def note(self, number: int, event: TrialEvent) -> None:
-        assert number in self._notes.begun
-        self._notes.on_event(event)
-
-    def finish(self, number: int, outcome: Outcome) -> None:
-        self._notes.parallel -= 1
-        self._notes.finished.append((number, outcome))
-
-
-class Observer:
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-
-    def starting(self, what: str) -> None: ...
-    def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...]) -> None: ...
-    def proposed(self, host: str, proposal: Proposal) -> None:
-        assert host
-        assert proposal.assignment
-        self._notes.on_proposal()
-
-    def event(self, host: str, number: int, event: TrialEvent) -> None: ...
-    def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None: ...
-
-    def corrected(self, text: str, rows: tuple[TrialRow, ...]) -> None:
-        assert rows
-        self._notes.remarks.append(text)
-
-    def remark(self, text: str) -> None:
-        self._notes.remarks.append(text)
-
-
-def campaign(
-    study: StudySpec,
-    executor: Executor,
-    notes: Notes,
-    optimizer: FakeOptimizer,
-    *,
-    fails_at: int | None = None,
-    clock: FakeClock | None = None,
-) -> Campaign:
-    return Campaign(
-        spec=study,
-        engine=ENGINE,
-        optimizer=optimizer,
-        executor=executor,
-        evidence=Evidence(notes, fails_at),
-        observer=Observer(notes),
-        clock=clock or FakeClock(),
-    )
-
-
-def inline(study: StudySpec, script: Script) -> tuple[InlineExecutor, list[FakeHost]]:
-    clock = FakeClock()
-    hosts = [FakeHost(ENGINE, script, name=host.name, clock=clock) for host in study.hosts]
-    return InlineExecutor({host.name: host.ports() for host in hosts}, {"fake": ENGINE}), hosts
-
-
-def optimizer_of(study: StudySpec) -> FakeOptimizer:
-    batches, drafts = (parameter.values() for parameter in study.space.parameters)
-    points = (Assignment.of({"batch": batch, "draft": draft}) for draft in drafts for batch in batches)
-    return FakeOptimizer(points, baseline=study.baseline, canonical=ENGINE.canonical)
+from tuner.testing.fake_host import Death, FakeHost, Start
 
 
 def test_trials_run_until_the_budget_is_spent_and_the_first_is_the_base_line_as_it_stands() -> None:

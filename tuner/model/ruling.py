@@ -77,7 +77,7 @@ def ended_by(
         ValueError: the ruling does not end a trial.
     """
     if ruling.word is Word.RETRY:
-        return Interrupted(state=state, why=f"{ruling.why} ({ruling.who})")
+        return Interrupted(state=state, why=f"{ruling.who}: {ruling.why}")
     if ruling.word is not Word.INFEASIBLE:
         raise ValueError(f"{ruling.word.value} ends no trial")
     index = ladder.index(level) if level in ladder else None

@@ -107,20 +107,27 @@ class Steering:
         try:
             assignment = self.optimizer.canonical(wanted)
         except AssignmentRejected as error:
-            return _refused(f"study {self.study} cannot run {shown(wanted)}: {error}")
+            return _refused(f"study {self.study} cannot run {_shown(wanted)}: {error}")
         rows = self.optimizer.rows()
         for row in rows:
             if row.assignment == assignment and row.outcome is None:
                 where = f"place {_place(rows, row)} of the queue" if row.host is None else self._runs(row)
-                return _done(f"{assignment} is trial {row.number} already: {where}")
+                return _done(f"{self._words(assignment)} is trial {row.number} already: {where}")
         known = _counted(rows, assignment)
         if known is not None and not order.again:
-            return _refused(f"{assignment} was trial {known.number}: {ended(known.outcome)}; --again runs it once more")
+            was = f"{self._words(assignment)} was trial {known.number}"
+            return _refused(f"{was}: {ended(known.outcome)}; --again runs it once more")
         self.optimizer.enqueue(assignment, again=order.again)
         rows = self.optimizer.rows()
         row = next(row for row in reversed(rows) if row.outcome is None and row.assignment == assignment)
-        text = f"queued as trial {row.number}, place {_place(rows, row)} of the queue: {assignment}{self._budget(rows)}"
-        return Deed(answer=Answer(done=True, text=text), remark=f"{order.who} asks to try {assignment}")
+        words = self._words(assignment)
+        text = f"queued as trial {row.number}, place {_place(rows, row)} of the queue: {words}{self._budget(rows)}"
+        return Deed(answer=Answer(done=True, text=text), remark=f"{order.who} asks to try {words}: trial {row.number}")
+
+    def _words(self, assignment: Assignment) -> str:
+        """Write settings in the order of the space."""
+        names = (parameter.name for parameter in self.space.parameters)
+        return " ".join(f"{name}={assignment[name]}" for name in names if name in assignment)
 
     def _runs(self, row: TrialRow) -> str:
         if row.number in self.flights:
@@ -209,7 +216,7 @@ class Steering:
         text = f"trial {order.trial}, {ended(row.outcome)}, is {_becomes(outcome)} now"
         if order.ruling.word is Word.RETRY:
             text += self._budget(self.optimizer.rows())
-        remark = f"trial {order.trial} was {ended(row.outcome)} and is {order.ruling}"
+        remark = f"trial {order.trial} was {ended(row.outcome)}; now {order.ruling}"
         return Deed(answer=Answer(done=True, text=text), remark=remark, trial=order.trial, is_correction=True)
 
 
@@ -218,7 +225,7 @@ def filled(space: SearchSpace, baseline: Assignment) -> dict[str, Value]:
     return {parameter.name: baseline.get(parameter.name, parameter.values()[0]) for parameter in space.parameters}
 
 
-def shown(values: Mapping[str, Value]) -> str:
+def _shown(values: Mapping[str, Value]) -> str:
     """Write settings as they are given."""
     return " ".join(f"{name}={value}" for name, value in values.items())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
-from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.space import Assignment
 
 SEPARATOR = " · "
@@ -65,7 +65,8 @@ def outcome_words(outcome: Outcome) -> str:
         return f"single request {rate(single)} tok/s, aggregate {rate(together)} tok/s at {outcome.peak_concurrency}"
     if isinstance(outcome, Infeasible):
         cause = " ".join(_UPPER.get(word, word) for word in outcome.verdict.cause.value.split("_"))
-        return f"infeasible: {cause} while {state_words(outcome.state, outcome.level)}"
+        said = f" ({outcome.verdict.evidence[0]})" if outcome.verdict.cause is Cause.RULED else ""
+        return f"infeasible: {cause} while {state_words(outcome.state, outcome.level)}{said}"
     if isinstance(outcome, Faulted):
         return f"host fault while {state_words(outcome.state)}, will run again: {' '.join(outcome.error.split())}"
     assert isinstance(outcome, Interrupted)

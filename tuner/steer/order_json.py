@@ -11,6 +11,10 @@ from tuner.model.ruling import Ruling, Word
 from tuner.model.space import Assignment, Value
 
 
+_Time = Annotated[float, Field(ge=0, le=1e11)]
+"""Unix time, in the years that a date can have."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -19,7 +23,7 @@ class _Try(_Strict):
     kind: Literal["try"] = "try"
     order: str
     who: str
-    at_s: float
+    at_s: _Time
     values: dict[str, Value]
     again: bool
 
@@ -27,7 +31,7 @@ class _Try(_Strict):
 class _Ruled(_Strict):
     order: str
     who: str
-    at_s: float
+    at_s: _Time
     why: str
 
     def ruling(self, word: str) -> Ruling:
