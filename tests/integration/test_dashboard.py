@@ -19,6 +19,7 @@ import pytest
 from tuner.model.metric import Estimate
 from tuner.model.outcome import Infeasible
 from tuner.model.record import LegResult
+from tuner.model.ruling import Correction, Ruling, Word, corrected
 from tuner.report.front import front_rows
 from tuner.search.ledger import OptunaLedger, open_ledger
 from tuner.testing.draft_trees import canonical
@@ -194,3 +195,20 @@ def test_a_browser_draws_the_front(dashboard: Dashboard, tmp_path: Path) -> None
     assert NAME in page.stdout
     assert "Pareto Front" in page.stdout
     assert "Best Trials" in page.stdout
+
+
+def test_a_trial_that_a_person_overrules_leaves_its_best_trials_while_it_is_watched(dashboard: Dashboard) -> None:
+    ledger = dashboard.ledger
+    best = front_rows(ledger.rows())[0]
+    assert best.number in {trial["number"] for trial in dashboard.study()["best_trials"]}
+    assert best.outcome is not None
+    ruling = Ruling(order="1", word=Word.INFEASIBLE, why="load crashed", who="me@here", at_s=1.0)
+    outcome = corrected(ruling, best.outcome, ())
+    assert isinstance(outcome, Infeasible)
+    ledger.correct(best.number, outcome, Correction(ruling=ruling, before=best.outcome))
+    deadline = time.monotonic() + 60  # it keeps trials for some seconds
+    while dashboard.study()["trials"][best.number]["state"] != "Pruned" and time.monotonic() < deadline:
+        time.sleep(0.5)
+    study = dashboard.study()
+    assert study["trials"][best.number]["constraints"] == [outcome.violation]
+    assert {trial["number"] for trial in study["best_trials"]} == {row.number for row in front_rows(ledger.rows())}
