@@ -190,6 +190,12 @@ def test_an_engine_without_signs_is_known_by_its_name() -> None:
     assert guess.engine("log") == "vllm"
 
 
+def test_a_name_that_a_shipper_writes_before_every_line_is_not_the_engine() -> None:
+    guess = Guess(tuple(ENGINES))
+    guess.feed("sglang-0 | srv  load_model: loading model\n" + "sglang-0 | ggml_abort\n" * 50)
+    assert guess.engine("log") == "llamacpp"
+
+
 def test_a_log_of_no_engine_asks_for_one(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "log"
     path.write_text("hello\nworld\n")
