@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from writing.cases import cases
 
 from tuner.commands.log_engine import Guess
 from tuner.engines import ENGINES
-from writing.cases import cases
 
 CASES = [case for case in cases() if case.log.strip()]
 

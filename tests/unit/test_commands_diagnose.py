@@ -65,6 +65,7 @@ WRAPPINGS: dict[str, Callable[[bytes], bytes]] = {
     "journald in gzip": lambda raw: gzip.compress(journal(raw)),
     "docker": docker,
     "utf-16": utf16,
+    "utf-8 with a mark": lambda raw: b"\xef\xbb\xbf" + raw,
     "dos": lambda raw: raw.replace(b"\n", b"\r\n"),
     "colours": lambda raw: raw.replace(b"memory", b"\x1b[01;31m\x1b[Kmemory\x1b[m\x1b[K"),
     "zeros in front": lambda raw: bytes(100_000) + raw,
@@ -284,6 +285,11 @@ def test_a_log_that_this_python_cannot_unpack_says_what_can(tmp_path: Path, caps
 )
 def test_a_place_without_a_log_is_refused_in_one_line(path: str, says: str, capsys: Capture) -> None:
     assert refused([path], capsys) == f"{path}: {says}"
+
+
+def test_closed_standard_input_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert refused(["-"], capsys) == "standard input is closed; give a file, or a log through a pipe"
 
 
 def test_an_engine_that_there_is_not_is_refused_with_the_nearest(capsys: Capture) -> None:

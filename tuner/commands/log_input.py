@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STDIN = "-"
 _PIECE = 1 << 20  # bytes
 _LONGEST_LINE = 4 << 20  # bytes; a longer one is handed on in pieces
-_HEAD = 1 << 16  # bytes that show whether it is text
+_HEAD = 1 << 12  # bytes that show whether it is text
 _ODD_BYTES = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b\b\0")) + b"\x7f"
 _MOST_ODD = 0.05
 """Share of control characters above which it is no text; compressed data and programs have a tenth or more."""
@@ -38,7 +38,7 @@ _PACKED: tuple[tuple[bytes, str], ...] = (
     (b"BZh", "bz2"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
 )
-_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class LogInput:
     """
 
     given: str
-    stdin: BinaryIO = field(default_factory=lambda: sys.stdin.buffer)
+    stdin: BinaryIO | None = field(default_factory=lambda: None if sys.stdin is None else sys.stdin.buffer)
     remarks: list[str] = field(default_factory=list)
     _begin: int | None = None
 
@@ -84,7 +84,7 @@ class LogInput:
     @property
     def waits_for_a_person(self) -> bool:
         """Whether nothing comes until somebody types it."""
-        return self.given == STDIN and self.stdin.isatty()
+        return self.given == STDIN and self.stdin is not None and self.stdin.isatty()
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the log.
@@ -102,6 +102,8 @@ class LogInput:
 
     def _open(self, stack: contextlib.ExitStack) -> BinaryIO:
         if self.given == STDIN:
+            if self.stdin is None:
+                raise UsageError("standard input is closed; give a file, or a log through a pipe")
             if self._begin is not None:
                 self.stdin.seek(self._begin)
             elif self.stdin.seekable():
@@ -119,21 +121,24 @@ class LogInput:
         return stack.enter_context(path.open("rb"))
 
     def _read(self, raw: BinaryIO) -> Iterator[Piece]:
-        packed = _unpacked(_Peeked(raw), self.name)
-        blocks = self._blocks(packed)
-        head = _head(blocks)
-        if not head:
+        blocks = self._blocks(_Peeked(raw))
+        head, has_any = _head(blocks)
+        if not has_any:
             raise UsageError(f"{self.name}: is empty; give the log of the server that died")
-        encoding = _UTF16.get(head[:2], "utf-8")
-        if encoding == "utf-8":
+        encoding = _UTF16.get(head[:2], "utf-8-sig")
+        if encoding == "utf-8-sig":
             self._require_text(head)
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         lines = _lines(_chain(head, blocks), decoder)
         first = next(lines)
         yield from _pieces(first, lines, _text_in if _text_in(first) is not None else None)
 
-    def _blocks(self, packed: BinaryIO) -> Iterator[bytes]:
-        read = getattr(packed, "read1", packed.read)  # what is there already, where it comes through a pipe
+    def _blocks(self, peeked: _Peeked) -> Iterator[bytes]:
+        packed = _unpacked(peeked, self.name)
+        if packed is None:
+            yield peeked.first
+        source = peeked.raw if packed is None else packed
+        read = getattr(source, "read1", source.read)  # what is there already, where it comes through a pipe
         while True:
             try:
                 block = read(_PIECE)
@@ -145,7 +150,7 @@ class LogInput:
             yield block
 
     def _require_text(self, head: bytes) -> None:
-        text = head.replace(b"\0", b"")  # a log that was cut while it was written begins with them
+        text = head.replace(b"\0", b"")  # a log that is cut while it is written gets them
         odd = len(text) - len(text.translate(None, _ODD_BYTES))
         if not text or odd > _MOST_ODD * len(text):
             raise UsageError(f"{self.name}: is binary, not a log; give what the server printed")
@@ -155,7 +160,7 @@ class _Peeked(io.RawIOBase):
     """A stream whose first bytes were looked at, and are still to come."""
 
     def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
+        self.raw = raw
         self.first = b""
         while len(self.first) < max(len(mark) for mark, _ in _PACKED):
             more = raw.read(1)
@@ -169,17 +174,17 @@ class _Peeked(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         room = memoryview(buffer).cast("B")
-        read = getattr(self._raw, "read1", self._raw.read)
+        read = getattr(self.raw, "read1", self.raw.read)
         got: bytes = self._left[: len(room)] or read(len(room))
         self._left = self._left[len(got) :]
         room[: len(got)] = got
         return len(got)
 
 
-def _unpacked(raw: _Peeked, name: str) -> BinaryIO:
+def _unpacked(raw: _Peeked, name: str) -> BinaryIO | None:
     kind = next((kind for mark, kind in _PACKED if raw.first.startswith(mark)), None)
     if kind is None:
-        return cast("BinaryIO", raw)
+        return None
     source = cast("BinaryIO", io.BufferedReader(raw, _PIECE))
     match kind:
         case "gzip":
@@ -200,13 +205,15 @@ def _unpacked(raw: _Peeked, name: str) -> BinaryIO:
             return cast("BinaryIO", zstd.ZstdFile(source))
 
 
-def _head(blocks: Iterator[bytes]) -> bytes:
-    head = b""
+def _head(blocks: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Return the first bytes that are not zero, and whether there were any bytes."""
+    head, has_any = b"", False
     for block in blocks:
-        head += block
-        if len(head) >= _HEAD or len(head.strip(b"\0")) >= _HEAD // 16:
+        has_any = has_any or bool(block)
+        head = (head + block).lstrip(b"\0")
+        if len(head) >= _HEAD:
             break
-    return head
+    return head, has_any
 
 
 def _chain(head: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -218,7 +225,8 @@ def _lines(blocks: Iterator[bytes], decoder: codecs.IncrementalDecoder) -> Itera
     """Yield texts that end where a line ends, as far as lines are not endless; at least one."""
     kept = ""
     for block in blocks:
-        kept += decoder.decode(block).replace("\0", "").removeprefix("\ufeff")
+        text = decoder.decode(block)
+        kept += text.replace("\0", "") if "\0" in text else text
         end = kept.rfind("\n") + 1
         if end == 0 and len(kept) < _LONGEST_LINE:
             continue
