@@ -39,6 +39,13 @@ def project(tmp_path: Path) -> Iterator[Project]:
         yield new
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project for all tests of a file."""
+    with made(tmp_path_factory.mktemp("shared")) as new:
+        yield new
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, subprocess.CompletedProcess[str]]]:
     """A project whose study ran to its end without interruption; to look at, not to change."""

@@ -283,10 +283,10 @@ class Campaign:
         while True:
             order = await orders.next()
             deed = steering.obey(order)
-            orders.answer(order, deed.answer)
             if deed.remark:
-                self._show(deed)
+                self._show(deed)  # before the answer: whoever has it can read the rest
                 self._woken.set()
+            orders.answer(order, deed.answer)
 
     def _show(self, deed: Deed) -> None:
         """Tell readers of the run and of the evidence what a person did."""

@@ -10,7 +10,6 @@ from tuner.model.order import AbortOrder, Answer, Order, TryOrder, VerdictOrder
 from tuner.model.ruling import Ruling, Word
 from tuner.model.space import Assignment, Value
 
-
 _Time = Annotated[float, Field(ge=0, le=1e11)]
 """Unix time, in the years that a date can have."""
 

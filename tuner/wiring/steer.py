@@ -125,10 +125,10 @@ def carry_out(inbox: Inbox, *, root: Path, study: str, directory: Path) -> None:
         is_corrected = False
         while (order := inbox.first()) is not None:
             deed = steering.obey(order)
-            inbox.answer(order, deed.answer)
             if deed.is_correction and deed.trial is not None:
                 is_corrected = True
                 note(directory, deed.trial, Remark(at_s=time.time(), text=deed.remark))
+            inbox.answer(order, deed.answer)
         if is_corrected:
             heading = Heading(
                 study=study, engine=stored.engine, parameters=stored.parameters, simulated=stored.simulated
