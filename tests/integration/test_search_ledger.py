@@ -61,7 +61,7 @@ def test_optuna_finds_states_values_and_both_encodings_of_the_constraint(ledger:
     assert good.values == [234, 1979]
     assert dead.values is None
     assert (good.system_attrs["constraints"], good.system_attrs["constraints:infeasible"]) == ([0.0], 0.0)
-    assert (dead.system_attrs["constraints"], dead.system_attrs["constraints:infeasible"]) == ([3.0], 3.0)
+    assert (dead.system_attrs["constraints"], dead.system_attrs["constraints:infeasible"]) == ([3.5], 3.5)
     assert set(good.constraints) == set(dead.constraints)
     assert fault.constraints == {}
 
@@ -220,8 +220,8 @@ def test_what_another_program_queued_runs_in_its_canonical_form_or_is_dropped(
     assert proposal.assignment == Assignment.of({"steps": 6, "topk": 1, "draft": 7, "fraction": 0.8})
     ledger.tell(result_of(proposal, measured(280, 1500), study=NAME))
     for row in ledger.rows()[1:3]:
-        assert isinstance(row.outcome, Faulted)
-        assert row.outcome.error.startswith("not run: ")
+        assert isinstance(row.outcome, Interrupted)
+        assert row.outcome.why.startswith("not run: ")
 
 
 def test_a_trial_that_another_program_ended_is_an_error_that_says_so(ledger: OptunaLedger, tmp_path: Path) -> None:

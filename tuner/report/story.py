@@ -293,6 +293,8 @@ def _what(  # noqa: PLR0911  a table, one row an outcome
             return CAUSES[end.verdict.cause].what
         case Interrupted(why=""):
             return "the run was stopped while the trial was under way"
+        case Interrupted(state=TrialState.PROPOSED, why=why):
+            return f"it never began: {why}"
         case Interrupted(why=why):
             return f"a person ended it, to have it run again: {why}"
         case None:

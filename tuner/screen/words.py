@@ -70,5 +70,8 @@ def outcome_words(outcome: Outcome) -> str:
     if isinstance(outcome, Faulted):
         return f"host fault while {state_words(outcome.state)}, will run again: {' '.join(outcome.error.split())}"
     assert isinstance(outcome, Interrupted)
-    why = f" ({outcome.why})" if outcome.why else ""
-    return f"interrupted while {state_words(outcome.state)}{why}, will run again"
+    if not outcome.why:
+        return f"interrupted while {state_words(outcome.state)}, will run again"
+    # What never began was taken out of the queue.
+    again = "" if outcome.state is TrialState.PROPOSED else ", will run again"
+    return f"interrupted while {state_words(outcome.state)} ({outcome.why}){again}"

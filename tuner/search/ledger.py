@@ -289,7 +289,7 @@ class OptunaLedger:
         return Proposal(number=trial.number, assignment=assignment, baseline=baseline)
 
     def _drop(self, trial: FrozenTrial, reason: str) -> None:
-        outcome = Faulted(error=f"not run: {reason}", state=TrialState.PROPOSED)
+        outcome = Interrupted(state=TrialState.PROPOSED, why=f"not run: {reason}")  # nobody's fault
         self._record(trial, encode_unfinished(outcome, None), outcome)
         self._storage.set_trial_state_values(trial._trial_id, OptunaState.FAIL)  # noqa: SLF001
 

@@ -135,7 +135,7 @@ class FakeOptimizer:
             return
         for other in self.study.rows:
             if other.outcome is None and other.host is None and other.assignment == row.assignment:
-                dropped = Faulted(error="not run", state=TrialState.PROPOSED)
+                dropped = Interrupted(state=TrialState.PROPOSED, why="not run")
                 self.study.rows[other.number] = replace(other, outcome=dropped)
 
     def rows(self) -> tuple[TrialRow, ...]:
