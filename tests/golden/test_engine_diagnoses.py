@@ -58,7 +58,8 @@ def test_a_log_that_arrives_in_pieces_is_read_as_the_same_death(death: str) -> N
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_waiting_ends_when_the_log_says_that_the_server_is_lost_and_not_before(death: str) -> None:
-    known = [case for case in DEATHS[death] if case.fatal is not None]
+    # A line that has not ended may yet become another.
+    known = [case for case in DEATHS[death] if case.fatal is not None and case.shape != "unfinished"]
     assert [case.name for case in known if fed(case).fatal is not case.fatal] == []
 
 

@@ -256,8 +256,8 @@ def test_fewer_gpus_than_the_command_asks_for_is_the_hosts_and_not_a_kernels_fau
 @pytest.mark.parametrize("lives", [1, 2])
 def test_memory_that_a_second_life_lacks_proves_nothing_against_the_configuration(lives: int) -> None:
     reader = SGLANG.log_reader()
-    for _ in range(lives):
-        reader.feed("[2026-11-30 12:00:00] server_args={'tp_size': 4}\n")
+    for life in range(lives):
+        reader.feed(f"[2026-11-30 12:00:0{life}] server_args={{'tp_size': 4}}\n")
     reader.feed("[2026-11-30 12:00:02 TP1] Scheduler hit an exception: Traceback (most recent call last):\n")
     reader.feed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total\n")
     verdict = reader.diagnose(Ending(exit_status=1, exit_signal=None, state=TrialState.LOADING, signals_sent=()))

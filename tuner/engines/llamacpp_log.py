@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tuner.engines.log_lines import LastLines, LineCutter, shorten
+from tuner.engines.logs.findings import Finding
+from tuner.engines.logs.judging import Engine
+from tuner.engines.logs.lines import Steady
+from tuner.engines.logs.reader import LogFollower
 from tuner.engines.secrets import scrub
-from tuner.model.outcome import Cause, Ending, Verdict
+from tuner.model.outcome import Cause
 
 _STAGES = (
     ("args=", "args"),
@@ -88,67 +91,28 @@ _TRIGGERS = (
 _GIVEN_UP = re.compile(r"exiting due to |llama-server: error: ")
 _OWN_FAULTS = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS})
 
+_ENGINE = Engine(processes=("llama", "python"), own_faults=_OWN_FAULTS, scrub=scrub)
 
-class LlamaCppLogReader:
-    """Reads one start, piece by piece, in constant memory."""
+
+class LlamaCppLogReader(LogFollower):
+    """Reads one start, piece by piece, in constant memory.
+
+    Its stages are ``args``, ``load_model``, ``slots`` and ``ready``.
+    """
 
     def __init__(self) -> None:
-        self._cutter = LineCutter()
-        self._last = LastLines()
-        self._stage = ""
-        self._cause: tuple[_Rule, str] | None = None
-        self._given_up = ""
+        super().__init__(_ENGINE, Steady(), _TRIGGERS)
 
-    def feed(self, text: str) -> None:
-        """Take the next piece."""
-        self._read(self._cutter.cut(text))
-
-    @property
-    def stage(self) -> str:
-        """``args``, ``load_model``, ``slots`` or ``ready``; empty before."""
-        return self._stage
-
-    @property
-    def fatal(self) -> bool:
-        """The server said that it gives up, or a cause was seen that ends it by itself."""
-        return bool(self._given_up) or (self._cause is not None and self._cause[0].fatal)
-
-    @property
-    def is_configuration_fault(self) -> bool:
-        """The cause seen so far names the configuration."""
-        return self._cause is not None and self._cause[0].config_fault is True
-
-    def diagnose(self, ending: Ending) -> Verdict:
-        """Name the first cause in the log; a signal that nobody here sent comes last."""
-        self._read(self._cutter.rest())
-        if ending.signals_sent and not self.is_configuration_fault:
-            return self._verdict(Cause.OWN_STOP, False, "we stopped it")
-        if self._cause is not None:
-            rule, line = self._cause
-            lines = tuple(dict.fromkeys(shorten(scrub(text)) for text in (line, self._given_up) if text))
-            return Verdict(cause=rule.cause, config_fault=rule.config_fault, evidence=lines, advice=rule.advice)
-        if ending.exit_signal == signal.SIGTERM:
-            return self._verdict(Cause.OPERATOR_STOP, False, "someone else sent SIGTERM")
-        if ending.exit_signal in _OWN_FAULTS:
-            return self._verdict(Cause.ENGINE_BUG, None, f"llama.cpp crashed with signal {ending.exit_signal}")
-        ended = f"signal {ending.exit_signal}" if ending.exit_signal is not None else f"status {ending.exit_status}"
-        advice = f"it ended with {ended} at stage {self._stage or 'start'} and no known line says why"
-        return self._verdict(Cause.UNKNOWN, None, advice)
-
-    def _read(self, lines: list[str]) -> None:
-        self._last.add(lines)
-        piece = "\n".join(lines).lower()
-        if not any(trigger in piece for trigger in _TRIGGERS):
-            return
-        for line in lines:
-            for text, stage in _STAGES:
-                if text in line:
-                    self._stage = stage
-            if self._cause is None:
-                self._cause = next(((rule, line) for rule in _RULES if rule.pattern.search(line)), None)
-            if not self._given_up and _GIVEN_UP.search(line):
-                self._given_up = line
-
-    def _verdict(self, cause: Cause, config_fault: bool | None, advice: str) -> Verdict:
-        evidence = tuple(shorten(scrub(line)) for line in self._last.get())
-        return Verdict(cause=cause, config_fault=config_fault, evidence=evidence, advice=advice)
+    def read(self, line: str, message: str, lowered: str) -> None:  # noqa: ARG002 - its texts keep their case
+        """Take from one line what it says."""
+        for text, stage in _STAGES:
+            if text in message:
+                self.seen = replace(self.seen, stage=stage, is_serving=stage == "ready")
+        rule = next((rule for rule in _RULES if rule.pattern.search(message)), None)
+        if rule is not None:
+            finding = Finding(
+                cause=rule.cause, config_fault=rule.config_fault, line=line, fatal=rule.fatal, advice=rule.advice
+            )
+            self.find(finding, is_sure=True)
+        if not self.seen.death and _GIVEN_UP.search(message):
+            self.seen = replace(self.seen, death=line)

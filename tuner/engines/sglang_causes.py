@@ -8,40 +8,26 @@ text of an exception, because a healthy server may log the same words as a warni
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+from tuner.engines.logs.findings import Rule
+from tuner.engines.logs.lines import Steady
 from tuner.model.outcome import Cause, MemoryDirection
 
 HIGH = MemoryDirection.FRACTION_TOO_HIGH
 LOW = MemoryDirection.FRACTION_TOO_LOW
+DRAFTS = MemoryDirection.TOO_MANY_DRAFT_TOKENS
 _HOST_OOM_ADVICE = "the host ran out of main memory; look at `dmesg` and at what else runs there"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One kind of line and what it means.
-
-    Attributes:
-        tokens: texts of which one must be in the line, lower case.
-        cause: UNKNOWN for a CUDA out-of-memory, which the stage turns into a cause.
-        config_fault: as in :class:`tuner.model.outcome.Verdict`.
-        direction: for memory causes.
-        decisive: true wherever the line stands, also outside an exception.
-        fatal: the server cannot live after it.
-        advice: one sentence for the engineer.
-    """
-
-    tokens: tuple[str, ...]
-    cause: Cause
-    config_fault: bool | None
-    direction: MemoryDirection | None = None
-    decisive: bool = False
-    fatal: bool = False
-    advice: str = ""
 
 
 # First match wins: the more special rule stands before the more general one.
 RULES: tuple[Rule, ...] = (
+    Rule(
+        tokens=("server couldn't get a response from detokenizer",),
+        cause=Cause.HANG,
+        config_fault=None,
+        advice="the scheduler stopped answering while HTTP still did",
+    ),
     Rule(
         tokens=("loaded weights leave no gpu memory", "not enough memory. please try to increase --mem-fraction"),
         cause=Cause.KV_POOL_TOO_SMALL,
@@ -59,9 +45,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         tokens=("not enough gpu memory for hybrid", "state cache is too small to serve"),
-        cause=Cause.KV_POOL_TOO_SMALL,
+        cause=Cause.OOM_STATE_POOL,
         config_fault=True,
-        direction=LOW,  # or too many draft tokens: see sglang_log.hybrid_direction
+        direction=LOW,  # or too many draft tokens: see sglang_log
         decisive=True,
         advice="fewer draft tokens, a higher mem_fraction_static or fewer running requests: "
         "each request keeps one state per draft token",
@@ -87,7 +73,6 @@ RULES: tuple[Rule, ...] = (
         tokens=(
             "out of memory: killed process",
             "crashed with exit code -9",
-            "(exit code: -9)",
         ),
         cause=Cause.HOST_OOM,
         config_fault=None,
@@ -110,6 +95,14 @@ RULES: tuple[Rule, ...] = (
         decisive=True,
         fatal=True,
         advice="another process holds the port; find it with `ss -ltnp`",
+    ),
+    Rule(
+        tokens=("is not available in ",),
+        also=" seconds",
+        cause=Cause.PORT_IN_USE,
+        config_fault=False,
+        fatal=True,
+        advice="another process holds a port that SGLang needs between its own processes; find it with `ss -ltnp`",
     ),
     Rule(
         tokens=("assert_pkg_version", "please reinstall the latest version with"),
@@ -135,6 +128,12 @@ RULES: tuple[Rule, ...] = (
         cause=Cause.MODEL_MISSING,
         config_fault=False,
         advice="the model is not on the host, or its name or token is wrong",
+    ),
+    Rule(
+        tokens=("read timed out. (read timeout=",),
+        cause=Cause.HANG,
+        config_fault=None,
+        advice="the warm-up request was never answered",
     ),
     Rule(
         tokens=("invalid device ordinal", "no cuda gpus are available", "no cuda-capable device"),
@@ -213,7 +212,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         tokens=("the memory capacity is unbalanced",),  # as an exception; as a warning it is only a hint
         cause=Cause.LEFTOVER_MEMORY,
-        config_fault=False,
+        config_fault=None,
         advice="another process holds GPU memory; clean the host",
     ),
     Rule(
@@ -227,22 +226,16 @@ RULES: tuple[Rule, ...] = (
 
 WATCHDOG = re.compile(r"watchdog timeout \(self\.watchdog_timeout=", re.IGNORECASE)
 WATCHDOG_RULE = Rule(
-    tokens=(),
     cause=Cause.HANG,
     config_fault=None,
     decisive=True,
     fatal=True,
     advice="a forward pass did not end; the py-spy dump in the log shows where",
 )
-UNRESPONSIVE = "server couldn't get a response from detokenizer"
-UNRESPONSIVE_RULE = Rule(
-    tokens=(), cause=Cause.HANG, config_fault=None, advice="the scheduler stopped answering while HTTP still did"
-)
 ARGPARSE = re.compile(
     r"error: (unrecognized arguments|ambiguous option|invalid choice|argument |the following arguments are required)"
 )
 ARGUMENTS_RULE = Rule(
-    tokens=(),
     cause=Cause.REJECTED_ARGUMENTS,
     config_fault=True,
     decisive=True,
@@ -251,13 +244,38 @@ ARGUMENTS_RULE = Rule(
 )
 # A check failed before any weight was touched, but not in the code that reads the arguments.
 EARLY_CHECK_RULE = Rule(
-    tokens=(), cause=Cause.REJECTED_ARGUMENTS, config_fault=None, advice="SGLang stopped before it loaded anything"
+    cause=Cause.REJECTED_ARGUMENTS, config_fault=None, advice="SGLang stopped before it loaded anything"
 )
+
+SPECULATION_BUG_RULE = Rule(
+    cause=Cause.ENGINE_BUG,
+    config_fault=None,
+    advice="drafting or verifying failed on something other than memory; note SGLang's version with the verdict",
+)
+
+OUT_OF_MEMORY: Mapping[Cause, tuple[MemoryDirection | None, str]] = {
+    # Weights do not ask for the fraction.
+    Cause.OOM_WEIGHTS: (None, "the weights alone do not fit; use more GPUs, a smaller type, or no draft model"),
+    Cause.OOM_KV_POOL: (HIGH, "lower mem_fraction_static: the caches were sized beyond what is free"),
+    Cause.OOM_GRAPH_CAPTURE: (
+        HIGH,
+        "lower mem_fraction_static or the number of draft tokens: CUDA graphs found no room",
+    ),
+    Cause.OOM_VERIFY_WORKSPACE: (
+        DRAFTS,
+        "fewer draft tokens, or a lower mem_fraction_static: verifying needs memory for each, outside the fraction",
+    ),
+    Cause.OOM_SERVING: (
+        HIGH,
+        "lower mem_fraction_static or the number of draft tokens: there was no room left under load",
+    ),
+}
+"""Of each cause that a CUDA out-of-memory can be: direction and advice."""
 
 # Lines after which the server is lost; what killed it stands before them.
 DEATHS = (
     "scheduler hit an exception",
-    "received sigquit from a child process",
+    "received sigquit from a child proces",
     "sigquit received. signum=",
     "crashed with exit code",
     "scheduler died during initialization",
@@ -265,19 +283,24 @@ DEATHS = (
     "scheduler is dead. please check",
 )
 UNBALANCED = "the memory capacity is unbalanced"
-SIGTERM = "sigterm received. signum="
+STOPS = ("sigterm received. signum=", "signal sigterm received")
+"""The server was told to end."""
+PEER_GONE = "remote process exited"
+"""NCCL of a rank whose peer has died: never the cause."""
+
+REQUESTS = ("Receive: obj=", "Finish: obj=", "Receive: ", "Finish: ")
+"""How lines begin that log requests: prompts and answers stand in them."""
+
+STEADY = Steady(within=("] Decode batch, ", "] Prefill batch, "), ends=('" 200 OK',))
 
 TRIGGERS: tuple[str, ...] = (
     *(token for rule in RULES for token in rule.tokens),
     *DEATHS,
-    UNRESPONSIVE,
-    SIGTERM,
+    *STOPS,
+    UNBALANCED,
     "watchdog timeout (self.",
-    "error: ",
-    "traceback (most recent call last)",
-    '  file "',
-    "error:",
-    "exception:",
-    "assertionerror",
+    "error",
+    "exception",
+    "exit",
 )
 """Lower-case texts of which a line must hold one to be looked at more closely."""

@@ -1,4 +1,4 @@
-"""Follows SGLang's start in its log and says why a server died.
+"""Follows SGLang's start in its log and knows what its lines say of a death.
 
 The earliest cause wins: what other ranks print afterwards is its consequence. The
 parent's death by signal 9 explains nothing, it kills itself after every crash.
@@ -7,289 +7,218 @@ parent's death by signal 9 explains nothing, it kills itself after every crash.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from signal import SIGTERM as SIGTERM_NUMBER
+from collections import deque
+from dataclasses import replace
 
 from tuner.engines import sglang_causes as causes
-from tuner.engines.log_lines import LastLines, LineCutter, shorten
+from tuner.engines.logs.findings import Finding, Rule
+from tuner.engines.logs.judging import Engine
+from tuner.engines.logs.reader import LogFollower
 from tuner.engines.secrets import scrub
-from tuner.engines.sglang_causes import Rule
-from tuner.model.outcome import Cause, Ending, MemoryDirection, Verdict
+from tuner.engines.sglang_memory import other_holder, shortfall_bytes, viable_fraction
+from tuner.model.outcome import Cause, MemoryDirection
 
-_PREFIX = re.compile(r"^(?:\[\d{4}-\d\d-\d\d[^\]]*\] ?|\[rank\d+\]:\s?)+")
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Exit)\b(?=:|$)|^Exception(?=:|$)")
-_FRAME = re.compile(r'^\s+File "')
-_ARGUMENT_FRAME = re.compile(r"arg_groups/|server_args\.py|prepare_server_args")
-_CHECKS = ("ValueError", "AssertionError", "TypeError", "KeyError")
-_ALLOCATION = re.compile(
-    r"Tried to allocate ([\d.]+) ([KMGT]?i?B|bytes).*?of which ([\d.]+) ([KMGT]?i?B|bytes) is free", re.IGNORECASE
+_STAMP = re.compile(r"^(?:\[\d{4}-\d\d-\d\d[ T][^\]]*\] ?|\[rank\d+\]:\s?)+")
+_RANK = re.compile(r"\b(?:DP\d+ )?TP\d+(?: (?:PP|EP)\d+)*(?=\])")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Exit|Timeout|Enabled)\b(?=:|$)|^Exception(?=:|$)"
 )
-_VIABLE = re.compile(r"Raise --mem-fraction-static above ([\d.]*\d)")
-_REST = re.compile(r"total_rest_memory=(-?[\d.]*\d)")
+_FRAME = re.compile(r'^\s*File "')
+_ARGUMENT_FRAME = re.compile(r"arg_groups/|server_args\.py|prepare_server_args")
+_SPECULATION_FRAME = re.compile(r"/speculative/|, in \w*(?:verify|draft)\w*$")
+_CHECKS = ("ValueError", "AssertionError", "TypeError", "KeyError")
 _SPECULATES = re.compile(r"speculative_algorithm['\"]?\s*[:=]\s*['\"]\w")
-_UNITS = {"B": 1, "BYTES": 1, "KIB": 1 << 10, "KB": 1 << 10, "MIB": 1 << 20, "MB": 1 << 20}
-_UNITS |= {"GIB": 1 << 30, "GB": 1 << 30, "TIB": 1 << 40, "TB": 1 << 40}
+_REST = re.compile(r"total_rest_memory=(-?[\d.]*\d)")
 
 _STAGES = ("", "args", "load_weights", "load_draft", "pool", "capture", "ready")
 # Text of a progress line and the stage it proves; weight lines are counted instead.
-_SETTINGS = "server_args="
 _PROGRESS = (
-    (_SETTINGS, "args"),
-    ("Mamba Cache is allocated.", "pool"),
-    ("KV Cache is allocated.", "pool"),
-    ("Memory pool end.", "pool"),
-    ("CUDA graph begin", "capture"),
+    ("mamba cache is allocated.", "pool"),
+    ("kv cache is allocated.", "pool"),
+    ("memory pool end.", "pool"),
     ("cuda graph begin", "capture"),
     ("max_total_num_tokens=", "capture"),
-    ("The server is fired up and ready to roll!", "ready"),
+    ("the server is fired up and ready to roll!", "ready"),
 )
-_WEIGHTS_BEGIN, _WEIGHTS_END = "Load weight begin", "Load weight end"
-_PROGRESS_WORDS = (*(text for text, _ in _PROGRESS), _WEIGHTS_BEGIN, _WEIGHTS_END)
-_RANK = re.compile(r"\b(?:DP\d+ )?(?:TP\d+)(?: (?:PP|EP)\d+)*\]")
+_SETTINGS = "server_args="
+_WEIGHTS_BEGIN, _WEIGHTS_END = "load weight begin", "load weight end"
+_TRACEBACK = "traceback (most recent call last)"
+_TRIGGERS = (
+    *causes.TRIGGERS, *(text for text, _ in _PROGRESS), _SETTINGS, _WEIGHTS_BEGIN, _WEIGHTS_END, _TRACEBACK, 'file "'
+)  # fmt: skip
+_ENGINE = Engine(processes=("sglang", "python", "launch_server"), own_faults=frozenset(), scrub=scrub)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Finding:
-    """A rule that applied, with what the moment adds to it."""
+class SglangLogReader(LogFollower):
+    """Reads one start, piece by piece, in constant memory.
 
-    rule: Rule
-    cause: Cause
-    line: str
-    direction: MemoryDirection | None
-
-
-class SglangLogReader:
-    """Reads one start, piece by piece, in constant memory."""
+    Its stages are ``args``, ``load_weights``, ``load_draft``, ``pool``, ``capture`` and ``ready``.
+    """
 
     def __init__(self) -> None:
-        self._cutter = LineCutter()
-        self._last = LastLines()
-        self._stage = ""
+        super().__init__(_ENGINE, causes.STEADY, _TRIGGERS)
         self._begins: dict[str, int] = {}
-        self._loading = 0
-        self._started = False
+        self._loading: dict[str, int] = {}
+        self._progress = deque[str](maxlen=8)
+        self._is_up = False
         self._speculates = False
-        self._argument_frame = False
-        self._sure: _Finding | None = None
-        self._hint: _Finding | None = None
-        self._exception = ""
-        self._death = ""
-        self._unbalanced = ""
-        self._terminated = False
         self._lives = 0
+        self._rank = ""
+        self._argument_frame = False
+        self._speculation_frame = False
+        self._warm_up_failed = False
 
-    def feed(self, text: str) -> None:
-        """Take the next piece."""
-        self._read(self._cutter.cut(text))
-
-    @property
-    def stage(self) -> str:
-        """``args``, ``load_weights``, ``load_draft``, ``pool``, ``capture`` or ``ready``; empty before."""
-        return self._stage
-
-    @property
-    def fatal(self) -> bool:
-        """A death was announced, or a cause was seen that ends the server by itself."""
-        return bool(self._death) or (self._sure is not None and self._sure.rule.fatal)
-
-    @property
-    def is_configuration_fault(self) -> bool:
-        """The cause seen so far names the configuration."""
-        return self._sure is not None and self._sure.rule.config_fault is True and not self._unbalanced
-
-    def diagnose(self, ending: Ending) -> Verdict:
-        """Name the earliest cause; stops come before causes that a stop itself can bring about."""
-        self._read(self._cutter.rest())
-        finding = self._sure
-        is_certain = finding is not None and finding.rule.config_fault is True
-        if not is_certain and ending.signals_sent:
-            return self._stopped(Cause.OWN_STOP, "we stopped it")
-        if finding is None and (self._terminated or ending.exit_signal == SIGTERM_NUMBER):
-            return self._stopped(Cause.OPERATOR_STOP, "someone else sent SIGTERM; nobody may touch a unit under trial")
-        finding = finding or (self._hint if self.fatal or ending.exit_status or ending.exit_signal else None)
-        if finding is None:
-            return self._unknown(ending.exit_status, ending.exit_signal)
-        return self._explain(finding)
-
-    # ------------------------------------------------------------------ reading
-
-    def _read(self, lines: list[str]) -> None:
-        if not lines:
-            return
-        self._last.add(lines)
-        # Most of a log is decode statistics: single lines are looked at only where a piece holds a trigger.
-        piece = "\n".join(lines)
-        lowered = piece.lower()
-        if not any(trigger in lowered for trigger in causes.TRIGGERS) and not any(
-            word in piece for word in _PROGRESS_WORDS
-        ):
-            return
-        for line in lines:
-            self._read_line(line)
-
-    def _read_line(self, line: str) -> None:
-        self._follow_progress(line)
-        if _SETTINGS in line:
+    def read(self, line: str, message: str, lowered: str) -> None:
+        """Take from one line what it says."""
+        stamp = _STAMP.match(message)
+        text = message if stamp is None else message[stamp.end() :]
+        if text.startswith(causes.REQUESTS):
+            return  # a prompt may quote anything
+        if text.startswith(_SETTINGS):
+            self._begin(line, text)
             return  # every flag's name stands in it, and none is a cause
-        lowered = line.lower()
-        if not any(trigger in lowered for trigger in causes.TRIGGERS):
+        self._follow(line, lowered)
+        if _FRAME.match(text):
+            self._argument_frame |= _ARGUMENT_FRAME.search(text) is not None
+            self._speculation_frame |= _SPECULATION_FRAME.search(text) is not None
             return
-        message = _PREFIX.sub("", line)
-        if causes.SIGTERM in lowered:
-            self._terminated = True
-        if causes.UNBALANCED in lowered and not self._unbalanced:
-            self._unbalanced = line
-        if "traceback (most recent call last)" in lowered:
-            self._argument_frame = False
-        if _FRAME.match(line):
-            self._argument_frame = self._argument_frame or _ARGUMENT_FRAME.search(line) is not None
-            return
-        is_exception = _EXCEPTION.match(message) is not None
-        self._weigh(line, lowered, message if is_exception else None)
-        if is_exception:
-            self._exception = self._exception or line
-        if not self._death and any(death in lowered for death in causes.DEATHS):
-            self._death = line
+        if not self.seen.stop and stamp is not None and any(stop in lowered for stop in causes.STOPS):
+            self.seen = replace(self.seen, stop=line)
+        if causes.UNBALANCED in lowered and not self.seen.doubt:
+            self.seen = replace(self.seen, doubt=line)
+        if _TRACEBACK in lowered:
+            self._begin_traceback(stamp, lowered)
+        exception = _EXCEPTION.match(text)
+        self._weigh(line, lowered, "" if exception is None else exception.group())
+        if exception is not None and not self.seen.exception:
+            self.seen = replace(self.seen, exception=line)
+        if not self.seen.death and not self.seen.stop and any(death in lowered for death in causes.DEATHS):
+            self.seen = replace(self.seen, death=line)
 
-    def _follow_progress(self, line: str) -> None:
-        if _WEIGHTS_BEGIN in line:
-            found = _RANK.search(line)
-            rank = found.group() if found else ""
-            self._begins[rank] = self._begins.get(rank, 0) + 1
-            self._loading += 1
-            self._reach("load_weights" if self._begins[rank] == 1 else "load_draft")
-        elif _WEIGHTS_END in line:
-            self._loading -= 1
-        for text, stage in _PROGRESS:
-            if text not in line:
-                continue
-            if text == _SETTINGS:
-                self._begin(line)
-            self._reach(stage)
-            self._started = self._started or text == "max_total_num_tokens="
+    # ------------------------------------------------------------------ progress
 
-    def _begin(self, line: str) -> None:
+    def _begin(self, line: str, text: str) -> None:
         """Start anew: a service manager may have started the server again into the same log."""
+        if line in self._progress:
+            return
+        self._progress.clear()
+        self._progress.append(line)
         self._lives += 1
-        self._stage, self._begins, self._loading, self._started = "", {}, 0, False
-        self._speculates = _SPECULATES.search(line) is not None
+        self._begins, self._loading, self._is_up = {}, {}, False
+        self._speculates = _SPECULATES.search(text) is not None
+        self.seen = replace(self.seen, stage="args", is_serving=False)
+
+    def _follow(self, line: str, lowered: str) -> None:
+        is_weights = _WEIGHTS_BEGIN in lowered or _WEIGHTS_END in lowered
+        stages = [stage for text, stage in _PROGRESS if text in lowered]
+        if not stages and not is_weights:
+            return
+        if line in self._progress:
+            return  # a shipper sends twice what was not acknowledged
+        self._progress.append(line)
+        if is_weights:
+            self._count_weights(line, lowered)
+        for stage in stages:
+            self._reach(stage)
+        self._is_up = self._is_up or "max_total_num_tokens=" in lowered or "ready" in stages
+
+    def _count_weights(self, line: str, lowered: str) -> None:
+        rank = _rank(line)
+        if _WEIGHTS_END in lowered:
+            self._loading[rank] = max(0, self._loading.get(rank, 0) - 1)
+            return
+        self._loading[rank] = self._loading.get(rank, 0) + 1
+        self._begins[rank] = self._begins.get(rank, 0) + 1
+        self._speculates |= self._begins[rank] > 1
+        self._reach("load_weights" if self._begins[rank] == 1 else "load_draft")
 
     def _reach(self, stage: str) -> None:
-        if _STAGES.index(stage) > _STAGES.index(self._stage):
-            self._stage = stage
+        if _STAGES.index(stage) > _STAGES.index(self.seen.stage):
+            self.seen = replace(self.seen, stage=stage, is_serving=stage == "ready")
 
-    def _weigh(self, line: str, lowered: str, exception: str | None) -> None:
+    # ------------------------------------------------------------------ causes
+
+    def _begin_traceback(self, stamp: re.Match[str] | None, lowered: str) -> None:
+        self._argument_frame = self._speculation_frame = False
+        self._warm_up_failed = self._warm_up_failed or "warmup error" in lowered
+        if stamp is not None:
+            self._rank = _rank(stamp.group())
+
+    def _weigh(self, line: str, lowered: str, exception: str) -> None:
         """Keep the first cause there is; words outside an exception are only a hint, unless decisive."""
-        if self._sure is not None or self._terminated:
-            return
         rule = self._rule(line, lowered, exception)
         if rule is None:
             return
-        finding = _Finding(
-            rule=rule, cause=self._cause(rule), line=line, direction=hybrid_direction(rule, line, self._speculates)
-        )
-        if self._lives > 1 and rule.direction is not None:
-            # The memory that a later life lacks may be what the killed one before it has not given back yet.
-            finding = replace(finding, rule=replace(rule, config_fault=None), direction=None)
-        if rule.decisive or exception is not None:
-            self._sure = finding
-        elif self._hint is None and causes.UNBALANCED not in lowered:
-            self._hint = finding
+        finding = self._finding(rule, line)
+        if rule.decisive or exception:
+            self.find(finding, is_sure=True)
+        elif causes.UNBALANCED not in lowered:
+            self.find(finding, is_sure=False)
 
-    def _rule(self, line: str, lowered: str, exception: str | None) -> Rule | None:
+    def _rule(self, line: str, lowered: str, exception: str) -> Rule | None:
+        is_early = self.seen.stage in ("", "args")
         if causes.WATCHDOG.search(line):
             return None if "soft=true" in lowered else causes.WATCHDOG_RULE
-        if causes.UNRESPONSIVE in lowered:
-            return causes.UNRESPONSIVE_RULE
-        if not self._stage and causes.ARGPARSE.search(line):
+        if is_early and causes.ARGPARSE.search(line):
             return causes.ARGUMENTS_RULE
-        for rule in causes.RULES:
-            if any(token in lowered for token in rule.tokens):
-                return rule
-        is_early = self._stage in ("", "args")
-        if exception is not None and is_early and exception.partition(":")[0].rpartition(".")[2] in _CHECKS:
+        if causes.PEER_GONE in lowered:
+            return None
+        known = next((rule for rule in causes.RULES if rule.applies(lowered)), None)
+        return known or self._rule_of_exception(exception.rpartition(".")[2], is_early=is_early)
+
+    def _rule_of_exception(self, kind: str, *, is_early: bool) -> Rule | None:
+        """Judge an exception that no rule knows by where it was raised."""
+        if is_early and kind in _CHECKS and not self._rank:
             return causes.ARGUMENTS_RULE if self._argument_frame else causes.EARLY_CHECK_RULE
+        if kind and self._speculation_frame and self._is_up and kind != "ConnectionError":
+            return causes.SPECULATION_BUG_RULE
         return None
 
-    def _cause(self, rule: Rule) -> Cause:
-        """Turn a CUDA out-of-memory into the cause its moment makes it."""
-        if rule.cause is not Cause.UNKNOWN:
-            return rule.cause
-        if self._started or self._stage == "ready":
-            return Cause.OOM_SERVING
-        if self._stage == "capture":
-            return Cause.OOM_GRAPH_CAPTURE
-        if self._stage == "pool" or (self._stage in ("load_weights", "load_draft") and self._loading <= 0):
-            return Cause.OOM_KV_POOL
-        return Cause.OOM_WEIGHTS
-
-    # ------------------------------------------------------------------ verdicts
-
-    def _explain(self, finding: _Finding) -> Verdict:
-        allocation = _ALLOCATION.search(finding.line)
-        viable = _VIABLE.search(finding.line)
-        direction, advice = finding.direction, finding.rule.advice or _OOM_ADVICE.get(finding.cause, "")
-        if finding.cause is Cause.OOM_WEIGHTS:
-            direction = None  # weights do not ask for the fraction
-        diagnosis = Verdict(
-            cause=finding.cause,
-            config_fault=finding.rule.config_fault,
-            direction=direction,
-            shortfall_bytes=_shortfall(allocation) if allocation else None,
-            viable_fraction=float(viable.group(1)) if viable else None,
-            evidence=self._evidence(finding.line),
+    def _finding(self, rule: Rule, line: str) -> Finding:
+        cause, direction, advice = rule.cause, rule.direction, rule.advice
+        missing = None
+        if cause is Cause.UNKNOWN:
+            cause = self._memory_cause()
+            direction, advice = causes.OUT_OF_MEMORY[cause]
+            missing = shortfall_bytes(line)
+        elif cause is Cause.OOM_STATE_POOL:
+            direction = self._state_direction(line)
+        # The memory that a later life lacks may be what the killed one before it has not given back yet.
+        is_later_life = self._lives > 1 and rule.direction is not None
+        return Finding(
+            cause=cause,
+            config_fault=None if is_later_life else rule.config_fault,
+            line=line,
+            direction=None if is_later_life else direction,
+            shortfall_bytes=None if is_later_life else missing,
+            viable_fraction=None if is_later_life else viable_fraction(line),
+            fatal=rule.fatal,
+            other_holder=other_holder(line, missing),
             advice=advice,
         )
-        if self._unbalanced and diagnosis.config_fault is True and diagnosis.direction is not None:
-            return replace(
-                diagnosis,
-                config_fault=None,
-                advice=f"{advice}; but the GPUs' free memory differed at the start, another process may have held some",
-            )
-        return diagnosis
 
-    def _evidence(self, *lines: str) -> tuple[str, ...]:
-        wanted = [*lines, self._unbalanced, self._death]
-        return tuple(shorten(scrub(line)) for line in dict.fromkeys(wanted) if line)
+    def _memory_cause(self) -> Cause:
+        """Turn a CUDA out-of-memory into the cause its moment makes it."""
+        ranks = (self._rank,) if self._rank in self._loading else tuple(self._loading)
+        if any(self._loading[rank] for rank in ranks):
+            return Cause.OOM_WEIGHTS
+        if self._is_up:
+            return Cause.OOM_VERIFY_WORKSPACE if self._speculation_frame else Cause.OOM_SERVING
+        if self.seen.stage == "capture":
+            return Cause.OOM_GRAPH_CAPTURE
+        return Cause.OOM_KV_POOL if self._begins else Cause.OOM_WEIGHTS
 
-    def _stopped(self, cause: Cause, advice: str) -> Verdict:
-        return Verdict(cause=cause, config_fault=False, evidence=self._tail(3), advice=advice)
+    def _state_direction(self, line: str) -> MemoryDirection:
+        """Say which way a state pool that does not fit points.
 
-    def _unknown(self, exit_status: int | None, exit_signal: int | None) -> Verdict:
-        ended = f"signal {exit_signal}" if exit_signal is not None else f"status {exit_status}"
-        first = (shorten(scrub(self._exception)),) if self._exception else ()
-        return Verdict(
-            cause=Cause.UNKNOWN,
-            config_fault=None,
-            evidence=(*first, *(line for line in self._tail(9) if line not in first)),
-            advice=f"it ended with {ended} at stage {self._stage or 'start'} and no known line says why",
-        )
-
-    def _tail(self, count: int) -> tuple[str, ...]:
-        return tuple(shorten(scrub(line)) for line in self._last.get()[-count:])
+        SGLang keeps one intermediate state per running request and draft token (facts 2.2): with memory
+        left, it is the draft tokens that are too many.
+        """
+        rest = _REST.search(line)
+        is_left = rest is None or float(rest.group(1)) > 0
+        return causes.DRAFTS if is_left and self._speculates else causes.LOW
 
 
-_OOM_ADVICE = {
-    Cause.OOM_WEIGHTS: "the weights alone do not fit; use more GPUs, a smaller type, or no draft model",
-    Cause.OOM_KV_POOL: "lower mem_fraction_static: the caches were sized beyond what is free",
-    Cause.OOM_GRAPH_CAPTURE: "lower mem_fraction_static or the number of draft tokens: CUDA graphs found no room",
-    Cause.OOM_SERVING: "lower mem_fraction_static or the number of draft tokens: there was no room left under load",
-}
-
-
-def hybrid_direction(rule: Rule, line: str, speculates: bool) -> MemoryDirection | None:
-    """Say which way a rule points; with memory left, a state pool that is too big means too many drafts.
-
-    SGLang keeps one intermediate state per running request and draft token (facts 2.2).
-    """
-    rest = _REST.search(line)
-    if rest is not None and float(rest.group(1)) > 0 and speculates:
-        return MemoryDirection.TOO_MANY_DRAFT_TOKENS
-    return rule.direction
-
-
-def _shortfall(allocation: re.Match[str]) -> int | None:
-    asked, asked_unit, free, free_unit = allocation.groups()
-    missing = float(asked) * _UNITS[asked_unit.upper()] - float(free) * _UNITS[free_unit.upper()]
-    # Fragmentation: enough was free, though not in one piece; then nothing is known to be missing.
-    return round(missing) if missing > 0 else None
+def _rank(line: str) -> str:
+    found = _RANK.search(line)
+    return found.group() if found else ""

@@ -1,0 +1,1 @@
+"""Reading servers' logs: what every engine has in common."""

@@ -1,0 +1,109 @@
+"""Cuts a log that arrives in pieces into the lines that matter, in constant memory.
+
+Nearly all of a serving engine's log is statistics and access lines. They are told apart by
+a few texts, before anything is done to a line; only the rest is looked at (see
+``scripts/bench_diagnose``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LINE_LIMIT = 16_384
+"""Characters kept of one line; a server that never ends its line must not fill our memory."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """How lines look that a healthy server writes for ever, and that never explain a death.
+
+    Attributes:
+        within: a text that such a line holds.
+        ends: how such a line ends.
+    """
+
+    within: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+
+
+class LineCutter:
+    """Puts lines together across pieces; the result does not depend on where pieces end.
+
+    Args:
+        steady: lines that are not returned.
+        triggers: lower-case texts of which a returned line holds one.
+    """
+
+    def __init__(self, steady: Steady, triggers: Iterable[str]) -> None:
+        self._open = ""
+        self._within = steady.within or ("\0",)
+        self._ends = steady.ends
+        self._trigger = re.compile("|".join(re.escape(text) for text in sorted(set(triggers), key=len, reverse=True)))
+        self._last = deque[str](maxlen=10)
+        self.has_steady = False
+
+    def cut(self, text: str) -> list[str]:
+        """Take the next piece; return the completed lines that hold a trigger, without colour codes.
+
+        ``has_steady`` says afterwards whether the piece completed a steady line.
+        """
+        self.has_steady = False
+        if "\r" in text:
+            text = text.replace("\r", "\n")
+        end = text.rfind("\n")
+        if end < 0:
+            self._open += text[: max(0, LINE_LIMIT - len(self._open))]
+            return []
+        lines = (self._open + text[:end]).split("\n")
+        self._open = text[end + 1 :][:LINE_LIMIT]
+        return self._chosen(lines)
+
+    def rest(self) -> list[str]:
+        """Return the unfinished last line, if it holds a trigger, for when no more will come."""
+        line, self._open = self._open, ""
+        return self._chosen([line])
+
+    def last(self) -> tuple[str, ...]:
+        """Return the last lines that are not blank, oldest first, at most ten.
+
+        They are whole: a secret cut in two is no longer recognised.
+        """
+        return tuple(self._last)
+
+    def _chosen(self, lines: list[str]) -> list[str]:
+        self._remember(lines)
+        first, ends = self._within[0], self._ends
+        rest = [line for line in lines if first not in line and not line.endswith(ends)]
+        for text in self._within[1:]:
+            rest = [line for line in rest if text not in line]
+        self.has_steady = len(rest) < len(lines)
+        trigger = self._trigger
+        chosen = [_clean(line) for line in rest if "\x1b" in line or trigger.search(line.lower())]
+        return [line for line in chosen if trigger.search(line.lower())]
+
+    def _remember(self, lines: list[str]) -> None:
+        kept: list[str] = []
+        for line in reversed(lines):
+            clean = _clean(line)
+            if clean:
+                kept.append(clean)
+                if len(kept) == self._last.maxlen:
+                    break
+        self._last.extend(reversed(kept))
+
+
+def _clean(line: str) -> str:
+    line = line[:LINE_LIMIT]
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    return line.rstrip()
+
+
+def shorten(line: str, limit: int = 400) -> str:
+    """Cut a line, its secrets already taken out, to what fits on a screen."""
+    return line if len(line) <= limit else line[: limit - 1] + "…"

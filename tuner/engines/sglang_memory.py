@@ -1,0 +1,43 @@
+"""Reads figures out of SGLang's and PyTorch's lines about memory."""
+
+from __future__ import annotations
+
+import re
+
+_ALLOCATION = re.compile(
+    r"Tried to allocate ([\d.]+) ([KMGT]?i?B|bytes).*?of which ([\d.]+) ([KMGT]?i?B|bytes) is free", re.IGNORECASE
+)
+_HOLDER = re.compile(r"\bProcess \d+ has ([\d.]+) ([KMGT]?i?B|bytes) memory in use")
+_VIABLE = re.compile(r"Raise --mem-fraction-static above ([\d.]*\d)")
+_SMALL_BYTES = 256 * 1024**2
+"""What another process may hold without being the cause: a CUDA context is as large."""
+
+_UNITS = {"B": 1, "BYTES": 1}
+_UNITS |= {unit: 1 << 10 * power for power, units in enumerate(("KIB KB", "MIB MB", "GIB GB", "TIB TB"), start=1)
+           for unit in units.split()}  # fmt: skip
+
+
+def shortfall_bytes(line: str) -> int | None:
+    """Return how many bytes an allocation lacked; None: the line does not say, or only one piece was too small."""
+    found = _ALLOCATION.search(line)
+    if found is None:
+        return None
+    missing = _bytes(found.group(1), found.group(2)) - _bytes(found.group(3), found.group(4))
+    # Fragmentation: enough was free, though not in one piece; then nothing is known to be missing.
+    return round(missing) if missing > 0 else None
+
+
+def viable_fraction(line: str) -> float | None:
+    """Return the smallest fraction that the server itself calls viable; None: it names none."""
+    found = _VIABLE.search(line)
+    return float(found.group(1)) if found else None
+
+
+def other_holder(line: str, missing_bytes: int | None) -> bool:
+    """Whether PyTorch names another process that held at least what was missing on this GPU."""
+    held = sum(_bytes(*found) for found in _HOLDER.findall(line))
+    return held >= max(missing_bytes or 0, _SMALL_BYTES)
+
+
+def _bytes(value: str, unit: str) -> float:
+    return float(value) * _UNITS[unit.upper()]
