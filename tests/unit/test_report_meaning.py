@@ -111,6 +111,18 @@ def test_every_verdict_means_something_in_whole_lines(cause: Cause) -> None:
             verdict(Cause.OOM_STATE_POOL, TOO_MANY, shortfall_gib=2.5),
             "fewer draft tokens (speculative_num_draft_tokens was 11): they lacked about 2.5 GiB of 80",
         ),
+        (
+            verdict(Cause.KV_POOL_TOO_SMALL, TOO_LOW, viable=0.673),
+            "mem_fraction_static 0.85 was too low: a higher one",
+        ),
+        (
+            verdict(Cause.KV_SLOTS_EXHAUSTED, TOO_LOW),
+            "lowering mem_fraction_static will not help: slots ran out, not memory; a higher one makes room for more",
+        ),
+        (
+            verdict(Cause.OOM_KV_POOL, TOO_HIGH, config_fault=None),
+            "if nobody else held memory: mem_fraction_static 0.85 was too high: a lower one",
+        ),
         (verdict(Cause.KV_SLOTS_EXHAUSTED), "raising mem_fraction_static will not help: slots, not memory"),
     ],
 )
@@ -122,6 +134,12 @@ def test_what_ran_out_beside_the_static_share_can_be_cured_by_fewer_draft_tokens
     other = "or fewer draft tokens (speculative_num_draft_tokens was 11): what they need lies beside the static share"
     assert other in meaning(verdict(Cause.OOM_VERIFY_WORKSPACE, TOO_HIGH), ASKED, SGLANG)
     assert other not in meaning(verdict(Cause.OOM_KV_POOL, TOO_HIGH), ASKED, SGLANG)
+
+
+def test_what_drafting_lacked_can_be_left_to_it_by_a_lower_fraction_too() -> None:
+    judged = verdict(Cause.OOM_VERIFY_WORKSPACE, TOO_MANY, shortfall_gib=1.2)
+    assert meaning(judged, ASKED, SGLANG)[1] == "or a lower mem_fraction_static: at most ~0.83"
+    assert meaning(judged, {}, SGLANG)[1] == "or a lower mem_fraction_static"
 
 
 def test_without_speculation_nobody_is_told_to_draft_less() -> None:

@@ -39,6 +39,8 @@ SIGNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """An engine that is not here is known by its name."""
 _SURE = 3
 """Different signs after which more log changes nothing, where no other engine has more than one."""
+_ALONE = 100
+"""Signs of whatever kind after which more log changes nothing, where no other engine has any."""
 
 
 class Guess:
@@ -60,8 +62,9 @@ class Guess:
     @property
     def is_sure(self) -> bool:
         """Whether more log would hardly change it."""
-        (first, _), *others = sorted(map(self._weight, self._found), reverse=True)
-        return first >= _SURE and all(different <= 1 for different, _ in others)
+        (first, all_of_it), *others = sorted(map(self._weight, self._found), reverse=True)
+        most = max((different for different, _ in others), default=0)
+        return (first >= _SURE and most <= 1) or (all_of_it >= _ALONE and most == 0)
 
     def engine(self, log: str) -> str:
         """Return the engine whose signs are the most.

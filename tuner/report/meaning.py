@@ -25,9 +25,7 @@ _CAPACITY = re.compile(r"total capacity of ([\d.]*\d) (GiB|MiB)")
 _BESIDE_THE_STATIC_SHARE = frozenset({Cause.OOM_GRAPH_CAPTURE, Cause.OOM_VERIFY_WORKSPACE, Cause.OOM_SERVING})
 
 
-def meaning(  # noqa: PLR0911  a table of rules, first match wins
-    verdict: Verdict, asked: Asked, names: Collection[str]
-) -> tuple[str, ...]:
+def meaning(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[str, ...]:
     """Say what a verdict means for the settings, most useful first; at least one line.
 
     Args:
@@ -36,14 +34,17 @@ def meaning(  # noqa: PLR0911  a table of rules, first match wins
         names: of all settings of the engine.
     """
     cause = verdict.cause
-    if cause not in MEMORY_CAUSES:
-        return (CAUSES[cause].means,)
-    if cause is Cause.KV_SLOTS_EXHAUSTED:
-        return _slots(asked, names)
-    if cause is Cause.OOM_WEIGHTS:
+    if cause not in MEMORY_CAUSES or cause is Cause.OOM_WEIGHTS:
         return (CAUSES[cause].means,)
     if verdict.direction is None and not verdict.config_fault:
         return ("nothing for sure: who else held memory then is not known, so no setting is ruled out",)
+    lines = _ways_out(verdict, asked, names)
+    return lines if verdict.config_fault else (f"if nobody else held memory: {lines[0]}", *lines[1:])
+
+
+def _ways_out(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[str, ...]:
+    if verdict.cause is Cause.KV_SLOTS_EXHAUSTED:
+        return _slots(verdict, asked, names)
     if FRACTION not in names:
         return _without_fraction(verdict, asked, names)
     match verdict.direction:
@@ -54,7 +55,7 @@ def meaning(  # noqa: PLR0911  a table of rules, first match wins
         case MemoryDirection.TOO_MANY_DRAFT_TOKENS:
             return _too_many(verdict, asked, names)
         case None:
-            return (CAUSES[cause].means,)
+            return (CAUSES[verdict.cause].means,)
 
 
 def gpu_bytes(verdict: Verdict) -> int | None:
@@ -67,8 +68,12 @@ def gpu_bytes(verdict: Verdict) -> int | None:
     return None
 
 
-def _slots(asked: Asked, names: Collection[str]) -> tuple[str, ...]:
-    lines = [f"raising {FRACTION} will not help: slots, not memory"] if FRACTION in names else []
+def _slots(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[str, ...]:
+    lines = []
+    if FRACTION in names and verdict.direction is MemoryDirection.FRACTION_TOO_LOW:
+        lines.append(f"lowering {FRACTION} will not help: slots ran out, not memory; a higher one makes room for more")
+    elif FRACTION in names:
+        lines.append(f"raising {FRACTION} will not help: slots, not memory")
     drafts = _drafts(asked, names)
     if drafts is not None:
         lines.append(f"{_fewer(drafts, asked)}: each running request holds slots for them ahead of time")
@@ -83,17 +88,21 @@ def _without_fraction(verdict: Verdict, asked: Asked, names: Collection[str]) ->
 
 
 def _too_high(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[str, ...]:
-    total = gpu_bytes(verdict)
-    fraction = _fraction(asked)
-    bound = ""
-    if fraction is not None and total is not None and verdict.shortfall_bytes is not None:
-        most = math.floor((fraction - verdict.shortfall_bytes / total) * _GRID + 1e-9) / _GRID
-        bound = f": at most ~{most:g}" if most > 0 else ": no fraction makes up for that"
-    lines = [f"{_named(FRACTION, asked)} was too high{_by(verdict, total)}{bound or ': a lower one'}"]
+    bound = _at_most(verdict, asked)
+    lines = [f"{_named(FRACTION, asked)} was too high{_by(verdict, gpu_bytes(verdict))}: {bound or 'a lower one'}"]
     drafts = _drafts(asked, names)
     if drafts is not None and verdict.cause in _BESIDE_THE_STATIC_SHARE:
         lines.append(f"or {_fewer(drafts, asked)}: what they need lies beside the static share")
     return tuple(lines)
+
+
+def _at_most(verdict: Verdict, asked: Asked) -> str:
+    """Say which fraction leaves what was missing; empty where the log or the settings do not tell."""
+    fraction, total = _fraction(asked), gpu_bytes(verdict)
+    if fraction is None or total is None or verdict.shortfall_bytes is None:
+        return ""
+    most = math.floor((fraction - verdict.shortfall_bytes / total) * _GRID + 1e-9) / _GRID
+    return f"at most ~{most:g}" if most > 0 else "no fraction makes up for that"
 
 
 def _too_low(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[str, ...]:
@@ -102,7 +111,7 @@ def _too_low(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[st
     if viable is None and fraction is not None and total is not None and verdict.shortfall_bytes is not None:
         viable = fraction + verdict.shortfall_bytes / total
     bound = ": a higher one"
-    if viable is not None:
+    if viable is not None and (fraction is None or viable >= fraction):
         least = (math.floor(viable * _GRID + 1e-9) + 1) / _GRID
         said = f" (the server itself asks for more than {viable:g})" if verdict.viable_fraction is not None else ""
         bound = f": at least ~{least:g}{said}" if least < 1 else ": no fraction below 1 is enough" + said
@@ -121,6 +130,9 @@ def _too_many(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[s
     lines = [f"{_fewer(drafts, asked)}:{missing or ' what they need did not fit'}"]
     if verdict.cause is Cause.OOM_STATE_POOL:
         lines.append("each running request keeps one state for every draft token, inside the static share")
+    elif verdict.cause in _BESIDE_THE_STATIC_SHARE:
+        bound = _at_most(verdict, asked)
+        lines.append(f"or a lower {FRACTION}{f': {bound}' if bound else ''}")
     if verdict.viable_fraction is not None:
         lines.append(f"or {FRACTION} above {verdict.viable_fraction:g}, as the server itself says")
     return tuple(lines)
