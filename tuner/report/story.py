@@ -10,14 +10,14 @@ from tuner.model.record import LegResult
 from tuner.model.ruling import Correction
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
-from tuner.model.trial import Capacity, Remark, StateEntered
+from tuner.model.trial import Capacity
 from tuner.report.cause_words import CAUSES
 from tuner.report.diagnosis import EvidenceLine
-from tuner.report.evidence import Evidence, Happening, LegDone
+from tuner.report.evidence import Evidence, Happening
 from tuner.report.limits import limits
 from tuner.report.meaning import meaning
+from tuner.report.steps import Start, starts_of
 
-_AFTER_THE_SERVER = (TrialState.JUDGING, TrialState.DONE)
 _NOT_RUN = "not run: "
 """Begin of the error of a queued trial that was not needed any more."""
 _AGAIN = "nothing: these settings run again, and the search learns nothing from this trial"
@@ -37,42 +37,6 @@ class Setting:
     asked: Value | None
     today: Value | None
     ran: Value | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One thing that happened.
-
-    Attributes:
-        at_s: Unix seconds.
-        took_s: until the next state; None: it is the last, or a remark.
-        state: that was entered; None: a remark.
-        text: of a remark; what the trial said on entering the state.
-        leg: that was measured in this state; None: none, or it was not finished.
-    """
-
-    at_s: float
-    took_s: float | None
-    state: TrialState | None
-    level: int | None
-    text: str
-    leg: LegResult | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """One start of the server.
-
-    Attributes:
-        number: from 1; None: it never came to a start.
-        came_to: the last state before it was judged.
-        level: concurrency then.
-    """
-
-    number: int | None
-    steps: tuple[Step, ...]
-    came_to: TrialState
-    level: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +118,7 @@ def tell(row: TrialRow, found: Evidence | None, around: Surroundings) -> Story:
     """
     found = found or Evidence()
     status = status_of(row, is_driven=around.is_driven)
-    starts = _starts(found.happenings, around.now_s if status == "running" else None)
+    starts = starts_of(found.happenings, around.now_s if status == "running" else None)
     verdict = verdict_of(row.outcome)
     effective = found.effective
     same = tuple(other for other in around.rows if other.assignment == row.assignment)
@@ -210,63 +174,6 @@ def _settings(row: TrialRow, found: Evidence, around: Surroundings) -> tuple[Set
     return tuple(
         Setting(name=name, asked=row.assignment.get(name), today=today.get(name), ran=ran.get(name)) for name in names
     )
-
-
-# ---------------------------------------------------------------------------- what happened
-
-
-def _starts(happenings: Sequence[Happening], now_s: float | None) -> tuple[Start, ...]:
-    """Cut a trial where the host is made clean for the next server."""
-    groups: list[list[Happening]] = []
-    has_begun = False
-    for happening in happenings:
-        is_anew = isinstance(happening, StateEntered) and happening.state is TrialState.CLEANING
-        if not groups or (is_anew and has_begun):
-            groups.append([])
-        has_begun = has_begun or is_anew
-        groups[-1].append(happening)
-    starts, number = [], 0
-    for index, group in enumerate(groups):
-        entered = [each for each in group if isinstance(each, StateEntered)]
-        is_start = any(each.state is TrialState.DEPLOYING for each in entered)
-        number += is_start
-        ends_s = groups[index + 1][0].at_s if index + 1 < len(groups) else now_s
-        before = [each for each in entered if each.state not in _AFTER_THE_SERVER]
-        starts.append(
-            Start(
-                number=number if is_start else None,
-                steps=_steps(group, ends_s),
-                came_to=before[-1].state if before else TrialState.PROPOSED,
-                level=before[-1].level if before else None,
-            )
-        )
-    return tuple(starts)
-
-
-def _steps(group: Sequence[Happening], ends_s: float | None) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    for index, happening in enumerate(group):
-        if isinstance(happening, Remark):
-            steps.append(Step(at_s=happening.at_s, took_s=None, state=None, level=None, text=happening.text, leg=None))
-        elif isinstance(happening, StateEntered):
-            leg, next_s = None, ends_s
-            for later in group[index + 1 :]:
-                if isinstance(later, StateEntered):
-                    next_s = later.at_s
-                    break
-                if isinstance(later, LegDone):
-                    leg = later.leg
-            steps.append(
-                Step(
-                    at_s=happening.at_s,
-                    took_s=None if next_s is None else max(0.0, next_s - happening.at_s),
-                    state=happening.state,
-                    level=happening.level,
-                    text=happening.detail,
-                    leg=leg,
-                )
-            )
-    return tuple(steps)
 
 
 def _so_far(happenings: Sequence[Happening], now_s: float, status: str) -> float | None:

@@ -13,7 +13,8 @@ from tuner.model.plain import Json, plain, plain_fields
 from tuner.model.record import LegResult
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
-from tuner.report.story import Start, Step, Story, status_of
+from tuner.report.steps import Start, Step
+from tuner.report.story import Story, status_of
 from tuner.screen.verdict import evidence_lines, labelled, printable, sentence
 from tuner.screen.words import (
     NOT_MEASURED,
