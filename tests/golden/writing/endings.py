@@ -207,7 +207,7 @@ _UNBALANCED = Line(
 _POOL = scheduler("mem_cache/kv_cache_configurator.py:233:configure", error=out_of_memory(2.5, 1.25))
 _LEFT = Expected(cause=Cause.LEFTOVER_MEMORY, config_fault=False, evidence="3911")
 _ANOTHER = "Process 3911 has 61.20 GiB memory in use. "
-_FOREIGN = ("pid 3911 (python3 train.py), 61203283968 bytes on GPU 0",)
+_FOREIGN = ("3911 python3 train.py (57.0 GiB on GPU 0)",)
 _LEFTOVERS = (
     Death(
         name="foreign_memory_pool",
