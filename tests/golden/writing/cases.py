@@ -8,7 +8,7 @@ from itertools import count
 
 from tuner.model.outcome import Cause
 from writing import arguments, endings, faults, llamacpp, memory
-from writing.case import SGLANG, Case, Death, Line
+from writing.case import Case, Death, Line
 from writing.shapes import NOISE, SHAPES, interleaved, stamped
 from writing.startup import stage_at, startup
 
@@ -39,7 +39,7 @@ def _of(death: Death, family: str, turns: Iterator[int]) -> Iterator[Case]:
         if _ROTATING[turn % len(_ROTATING)] == "beheaded":
             case = replace(case, expected=replace(case.expected, stage=None))
         yield replace(case, without=case.without | {Cause.COLLECTIVE})
-    if not death.silent and family == SGLANG[turn % len(SGLANG)]:
+    if not death.silent and family == death.families[len(death.name) % len(death.families)]:
         case = _case(death, family, "loop", SHAPES["journald"](stamped(alone * _LIVES)))
         ending = replace(case.ending, restarts=_LIVES - 1)
         yield replace(case, ending=ending, without=case.without | {Cause.CRASH_LOOP})
