@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
-WATCHDOG = re.compile(r"watchdog timeout \(self\.watchdog_timeout=", re.IGNORECASE)
+WATCHDOG = "watchdog timeout (self.watchdog_timeout="
 WATCHDOG_RULE = Rule(
     cause=Cause.HANG,
     config_fault=None,

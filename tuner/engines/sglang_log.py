@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 
 from tuner.engines import sglang_causes as causes
-from tuner.engines.logs.findings import Finding, Rule
+from tuner.engines.logs.findings import Finding, Rule, Rules
 from tuner.engines.logs.judging import Engine
 from tuner.engines.logs.reader import LogFollower
 from tuner.engines.secrets import scrub
@@ -46,6 +46,7 @@ _TRACEBACK = "traceback (most recent call last)"
 _TRIGGERS = (
     *causes.TRIGGERS, *(text for text, _ in _PROGRESS), _SETTINGS, _WEIGHTS_BEGIN, _WEIGHTS_END, _TRACEBACK, 'file "'
 )  # fmt: skip
+_RULES = Rules(causes.RULES)
 _ENGINE = Engine(processes=("sglang", "python", "launch_server"), own_faults=frozenset(), scrub=scrub)
 
 
@@ -146,6 +147,8 @@ class SglangLogReader(LogFollower):
 
     def _weigh(self, line: str, lowered: str, exception: str) -> None:
         """Keep the first cause there is; words outside an exception are only a hint, unless decisive."""
+        if self.seen.sure is not None or self.seen.stop:
+            return
         rule = self._rule(line, lowered, exception)
         if rule is None:
             return
@@ -157,14 +160,13 @@ class SglangLogReader(LogFollower):
 
     def _rule(self, line: str, lowered: str, exception: str) -> Rule | None:
         is_early = self.seen.stage in ("", "args")
-        if causes.WATCHDOG.search(line):
+        if causes.WATCHDOG in lowered:
             return None if "soft=true" in lowered else causes.WATCHDOG_RULE
-        if is_early and causes.ARGPARSE.search(line):
+        if is_early and "error: " in lowered and causes.ARGPARSE.search(line):
             return causes.ARGUMENTS_RULE
         if causes.PEER_GONE in lowered:
             return None
-        known = next((rule for rule in causes.RULES if rule.applies(lowered)), None)
-        return known or self._rule_of_exception(exception.rpartition(".")[2], is_early=is_early)
+        return _RULES.find(lowered) or self._rule_of_exception(exception.rpartition(".")[2], is_early=is_early)
 
     def _rule_of_exception(self, kind: str, *, is_early: bool) -> Rule | None:
         """Judge an exception that no rule knows by where it was raised."""

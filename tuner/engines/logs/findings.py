@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tuner.model.outcome import Cause, MemoryDirection
@@ -31,9 +32,19 @@ class Rule:
     fatal: bool = False
     advice: str = ""
 
-    def applies(self, lowered: str) -> bool:
-        """Whether a line, in lower case, is of this kind."""
-        return self.also in lowered and any(token in lowered for token in self.tokens)
+
+class Rules:
+    """Looks a line up in a table of rules; the first rule that fits wins."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._tokens = tuple((token, rule) for rule in rules for token in rule.tokens)
+
+    def find(self, lowered: str) -> Rule | None:
+        """Return the rule for a line in lower case; None: there is none."""
+        for token, rule in self._tokens:
+            if token in lowered and rule.also in lowered:
+                return rule
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +52,14 @@ class Finding:
     """A rule that applied, with what its line and its moment add.
 
     Attributes:
+        stage: of the start-up, when the line was written.
         other_holder: the line itself names another process that held as much memory as was missing.
     """
 
     cause: Cause
     config_fault: bool | None
     line: str
+    stage: str = ""
     direction: MemoryDirection | None = None
     shortfall_bytes: int | None = None
     viable_fraction: float | None = None

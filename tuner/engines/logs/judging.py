@@ -56,10 +56,11 @@ class _Told:
         self._engine = engine
 
     def verdict(self, cause: Cause, config_fault: bool | None, advice: str, *lines: str) -> Verdict:
+        sure = self._seen.sure
         return Verdict(
             cause=cause,
             config_fault=config_fault,
-            stage=self._seen.stage,
+            stage=self._seen.stage if sure is None else sure.stage,
             evidence=self._evidence(*lines),
             advice=advice,
         )
@@ -69,7 +70,7 @@ class _Told:
         return Verdict(
             cause=finding.cause,
             config_fault=finding.config_fault,
-            stage=self._seen.stage,
+            stage=finding.stage,
             direction=finding.direction,
             shortfall_bytes=finding.shortfall_bytes,
             viable_fraction=finding.viable_fraction,

@@ -46,6 +46,8 @@ class LogFollower:
 
     def feed(self, text: str) -> None:
         """Take the next piece."""
+        if self.seen.sure is not None and self.seen.death:
+            return  # the first cause is known and that it was fatal: what comes now may be megabytes of last words
         self._take(self._cutter.cut(text))
         if self._cutter.has_steady and not self.seen.has_recovered and self._may_recover():
             self.seen = replace(self.seen, has_recovered=True)
@@ -68,7 +70,8 @@ class LogFollower:
 
     def diagnose(self, ending: Ending) -> Verdict:
         """Say why the server died."""
-        self._take(self._cutter.rest())
+        if self.seen.sure is None or not self.seen.death:
+            self._take(self._cutter.rest())
         return judge(replace(self.seen, last=self._cutter.last()), ending, self._engine)
 
     # ------------------------------------------------------------------ for the engine's
@@ -77,6 +80,7 @@ class LogFollower:
         """Keep the first cause there is, and the first hint; nothing after the server was told to end."""
         if self.seen.stop or self.seen.sure is not None:
             return
+        finding = replace(finding, stage=self.seen.stage)
         if is_sure:
             self.seen = replace(self.seen, sure=finding, has_recovered=False)
         elif self.seen.hint is None:
@@ -84,6 +88,8 @@ class LogFollower:
 
     def _take(self, lines: list[str]) -> None:
         for line in lines:
+            if self.seen.sure is not None and self.seen.death:
+                return
             message = bare(line)
             self.read(line, message, message.lower())
 
