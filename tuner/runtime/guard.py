@@ -132,10 +132,11 @@ class Guard:
         )
 
     async def foreigners(self) -> tuple[str, ...]:
-        """Name other people's processes that hold much GPU memory now, or held it when the host was clean.
+        """Name other people's processes that hold much GPU memory now and did not when the host was clean.
 
         For a death that was just seen. Now means in two looks, ``limits.again_s`` apart: a server's own are
-        listed while they are torn down. What holds no more than ``limits.gpu_slack_bytes`` is passed over.
+        listed while they are torn down. What holds no more than ``limits.gpu_slack_bytes`` is passed over, and so
+        is what was there all the time: every configuration on this host has to live beside that.
 
         Raises:
             HostFault: the GPUs cannot be looked at.
@@ -145,20 +146,12 @@ class Guard:
             await self._host.clock.sleep(self._limits.again_s)
             still = {process.pid for process in await self._large_strangers()}
             named = tuple(process for process in named if process.pid in still)
-        seen = {process.pid for process in named}
         session = self._session
         guests = strangers(
             named, ours=self._ours, at_clean=session.gpu_at_clean, slack_bytes=self._limits.gpu_slack_bytes
         )
         session.foreign = tuple(process_text(process) for process in guests)
-        return (
-            *(process_text(process) for process in named),
-            *(
-                process_text(GpuProcess(pid=pid, name="", memory_used_bytes=held)) + ", before the start"
-                for pid, held in self._session.gpu_at_clean.items()
-                if held > self._limits.gpu_slack_bytes and pid not in seen
-            ),
-        )
+        return session.foreign
 
     async def _large_strangers(self) -> tuple[GpuProcess, ...]:
         self._ours.update(await self._host.service.members())  # first: they may be gone when the GPUs have told
