@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from tuner.model.outcome import Cause, Ending
-from writing.case import SGLANG, Death, Expected, Line, traceback
+from writing.case import SGLANG, Death, Expected, Line, scheduler, traceback
 from writing.memory import DENSE, capture_failed
 
 _HOOK = "arg_groups/speculative_hook.py:88:_handle_eagle_family"
@@ -108,6 +108,44 @@ _RULES = (
     ),
 )
 
+_WORKER = "speculative/draft_utils.py:70:create_decode_backend"
+_MORE_RULES = (
+    _rule(
+        "standalone_vocabulary",
+        "ValueError: STANDALONE speculative decoding requires the draft model to share the same vocabulary as the target model, but got 151936 and 32000",
+        _HOOK,
+    ),
+    _rule("ngram_device", "ValueError: Ngram speculative decoding only supports CUDA, CPU, or XPU devices.", _HOOK),
+    _rule(
+        "no_buffer_overlap",
+        "ValueError: no_buffer do not support overlap schedule. Please set --disable-overlap-schedule.",
+        "arg_groups/mamba_hook.py:99:_no_buffer",
+    ),
+    _rule("bare_mamba", "AssertionError", "arg_groups/mamba_hook.py:150:_handle_extra_buffer", _NEW),
+    _rule(
+        "pipeline_old", "AssertionError: Pipeline parallelism is not compatible with overlap schedule", _OLD_HOOK, _OLD
+    ),
+    _rule(
+        "sampling_threshold",
+        "ValueError: --speculative-use-rejection-sampling is incompatible with --speculative-accept-threshold-single / --speculative-accept-threshold-acc below 1.0",
+        _HOOK,
+        _NEW,
+    ),
+    _rule(  # asked only when the draft's worker is made
+        "draft_backend_in_worker",
+        "ValueError: EAGLE is not supported in attention backend torch_native",
+        _WORKER,
+        SGLANG,
+    ).but(
+        at="draft",
+        told="child",
+        ending=Ending(exit_signal=9),
+        lines=(scheduler(_WORKER, error="ValueError: EAGLE is not supported in attention backend torch_native"),),
+    ),
+    _usage("no_model", "the following arguments are required: --model-path/--model"),
+    _usage("no_value", "argument --mem-fraction-static: expected one argument"),
+)
+
 
 def _missing(name: str, error: str, evidence: str, at: str) -> Death:
     return Death(
@@ -121,7 +159,7 @@ def _missing(name: str, error: str, evidence: str, at: str) -> Death:
         told="child" if at != "nothing" else "parent",
         expected=Expected(cause=Cause.MODEL_MISSING, config_fault=False, evidence=evidence),
         ending=Ending(exit_signal=9) if at != "nothing" else Ending(exit_status=1),
-        decisive=tuple(error.split("\n")),
+        decisive=(evidence, *error.split("\n")),
     )
 
 
@@ -161,6 +199,7 @@ DEATHS = (
         "argument --speculative-attention-mode: invalid choice: 'both' (choose from 'prefill', 'decode')",
     ),
     *_RULES,
+    *_MORE_RULES,
     _rule(
         "context_too_long",
         "ValueError: User-specified context_length (999999) is greater than the derived context_length (262144).",

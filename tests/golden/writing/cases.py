@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import count
 
 from tuner.model.outcome import Cause
-from writing import arguments, endings, faults, llamacpp, memory
+from writing import alive, arguments, endings, faults, llamacpp, memory
 from writing.case import Case, Death, Line
 from writing.shapes import NOISE, SHAPES, interleaved, stamped
 from writing.startup import stage_at, startup
 
-DEATHS = (*memory.DEATHS, *arguments.DEATHS, *faults.DEATHS, *endings.DEATHS)
+DEATHS = (*memory.DEATHS, *arguments.DEATHS, *faults.DEATHS, *endings.DEATHS, *alive.DEATHS)
 _RANKS = ("TP0", "TP1", "TP2", "TP3")
 _LIVES = 3
 _SIGNALLED = Line("SIGQUIT received. signum=3, frame=<frame at 0x7f3a>. It usually means one child failed.")

@@ -1,12 +1,12 @@
-"""Ends of SGLang that the log alone does not explain, and servers that are alive."""
+"""Ends of SGLang that the log alone does not explain."""
 
 # ruff: noqa: E501 - texts stand here as the engine prints them
 
 from __future__ import annotations
 
 from tuner.model.outcome import Cause, Ending, MemoryDirection, TrialState
+from writing.alive import FRIGHTENING, PROMPTS, UNBALANCED
 from writing.case import Death, Expected, Line, out_of_memory, scheduler, traceback
-from writing.startup import decoding
 
 _LOAD = TrialState.MEASURING
 _KILLED = "Out of memory: Killed process {0} total-vm:412334104kB, anon-rss:201334104kB, file-rss:0kB, UID:0"
@@ -76,6 +76,8 @@ def _stop(name: str, cause: Cause, at: str, ending: Ending, *lines: Line) -> Dea
 
 
 _LATE = scheduler("model_executor/model_runner.py:1822:forward_extend", error=out_of_memory(1.5, 1.12))
+_STILL = Line("Schedulers still alive 15s after ShutdownReq, killing them before they released: [4241]")
+_CHILD = Line("Subprocess scheduler_0 (pid=4241) crashed with exit code -9. Triggering SIGQUIT for cleanup...")
 _OURS, _THEIRS = Cause.OWN_STOP, Cause.OPERATOR_STOP
 _STOPS = (
     _stop("own_stop", _OURS, "serving", Ending(exit_status=0, signals_sent=(15,)), _TERM, _DRAIN),
@@ -83,6 +85,9 @@ _STOPS = (
     _stop("own_stop_killed", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15, 9)), _TERM, _DRAIN, _DRAIN),
     _stop("own_stop_noise", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15,)), _TERM, _DRAIN, _NOISE),
     _stop("own_stop_then_memory", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15, 9)), _TERM, _DRAIN, _LATE),
+    _stop("own_stop_slow", _OURS, "serving", Ending(exit_status=0, signals_sent=(15,)), _TERM, _DRAIN, _STILL),
+    _stop("own_stop_child_first", _OURS, "serving", Ending(exit_signal=9, signals_sent=(15, 9)), _TERM, _CHILD),
+    _stop("operator_stop_slow", _THEIRS, "serving", Ending(exit_status=0), _TERM, _DRAIN, _STILL),
     _stop("operator_stop", _THEIRS, "serving", Ending(exit_status=0), _TERM, _DRAIN),
     _stop("operator_stop_noise", _THEIRS, "serving", Ending(exit_status=0), _TERM, _DRAIN, _NOISE),
     _stop("operator_stop_timeout", _THEIRS, "serving", Ending(exit_signal=9, service_result="timeout"), _TERM, _DRAIN),
@@ -98,55 +103,15 @@ def _unknown(name: str, at: str, ending: Ending, *lines: Line, told: str = "pare
     )
 
 
-_QUOTED = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-    "[2026-10-14 02:11:50] SIGTERM received. signum=15 frame=None. Draining requests and shutting down...",
-    "RuntimeError: NCCL error: unhandled system error",
-    "[2026-10-14 02:11:01] server_args={'model_path': 'x'}\\nLoad weight begin. avail mem=1.00 GB",
-    "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
-    "Scheduler hit an exception: Traceback (most recent call last):\\nValueError: pool memory leak detected!",
-    "SIGQUIT received. signum=3, frame=<frame at 0x7f>. It usually means one child failed.",
-)
-_PROMPTS = tuple(
-    Line(text)
-    for prompt in _QUOTED
-    for text in (
-        f'Receive: obj=GenerateReqInput(rid="7c1d", text="What does this mean? {prompt}", stream=False)',
-        f"Finish: obj=GenerateReqInput(rid=\"7c1d\"), out={{'text': 'It says: {prompt}', 'meta_info': {{'id': '7c1d'}}}}",
-    )
-)
-_FRIGHTENING = (
-    Line(
-        "KV cache pool is full. Retract requests. #retracted_reqs: 3, #new_tokens_gained: 4096, #mamba_num_gained: 3, "
-        "#new_token_ratio: 0.3012 -> 0.7211",
-        "TP0",
-    ),
-    Line(
-        "Out of memory even after retracting all other requests in the decode batch. Aborting the last request.", "TP0"
-    ),
-    Line(
-        "max_running_requests is capped to 17 by the mamba state cache (max_mamba_cache_size=85, 5 state slots per "
-        "request). Raise it",
-        "TP0",
-    ),
-    Line("KV pool holds 120312 tokens, fewer than --context-length 262144. Long prompts will be refused.", "TP0"),
-    Line("Scheduler watchdog timeout (self.watchdog_timeout=30, self.soft=True)", "TP0"),
-    Line("Cache not flushed because there are pending requests. #queue-req: 0, #running-req: 3", "TP0"),
-    Line('INFO:     127.0.0.1:51400 - "GET /flush_cache HTTP/1.1" 400 Bad Request', None),
-    Line('INFO:     127.0.0.1:51401 - "POST /generate HTTP/1.1" 500 Internal Server Error', None),
-    decoding(16),
-)
-_EXPLAINED_FOR_ANY = (
-    "If exit code is -9 (SIGKILL), a common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check."
-)
 _UNKNOWNS = (
     _unknown("killed_without_a_word", "serving", Ending(exit_signal=9, state=_LOAD, service_result="signal")),
     _unknown("killed_loading", "load_weights", Ending(exit_signal=9)),
     _unknown("ended_well_after_nothing", "serving", Ending(exit_status=0)),
     _unknown("exit_1_without_a_word", "args", Ending(exit_status=1)),
     _unknown("silent_from_the_start", "nothing", Ending(exit_status=1)),
-    _unknown("killed_after_pressure", "serving", Ending(exit_signal=9, state=_LOAD), *_FRIGHTENING),
-    _unknown("killed_after_prompts", "serving", Ending(exit_signal=9, state=_LOAD), *_PROMPTS),
+    _unknown("killed_after_pressure", "serving", Ending(exit_signal=9, state=_LOAD), *FRIGHTENING),
+    _unknown("ended_well_while_loading", "load_weights", Ending(exit_status=0)),
+    _unknown("killed_after_prompts", "serving", Ending(exit_signal=9, state=_LOAD), *PROMPTS),
     _unknown(
         "kernel_killed_another",
         "serving",
@@ -169,41 +134,6 @@ _UNKNOWNS = (
 )  # fmt: skip
 
 
-def _healthy(name: str, *lines: Line, at: str = "serving") -> Death:
-    return Death(
-        name=name,
-        at=at,
-        lines=lines,
-        told="parent",
-        expected=Expected(cause=Cause.HEALTHY, config_fault=False),
-        ending=Ending(has_ended=False),
-        silent=True,
-    )
-
-
-_ALIVE = (
-    _healthy("alive"),
-    _healthy("alive_under_pressure", *_FRIGHTENING),
-    _healthy("alive_with_prompts", *_PROMPTS),
-    _healthy("alive_loading", at="load_draft"),
-    _healthy(
-        "alive_with_lost_client",
-        Line(
-            "ERROR:    Exception in ASGI application\nTraceback (most recent call last):\n"
-            '  File "/usr/local/lib/python3.12/dist-packages/starlette/routing.py", line 73, in app\n'
-            "starlette.requests.ClientDisconnect",
-            None,
-        ),
-        Line('INFO:     127.0.0.1:51402 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request', None),
-        decoding(16),
-    ),
-)
-
-_UNBALANCED = Line(
-    "The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load_memory=62.10, "
-    "local_gpu_memory=138.20",
-    "TP0",
-)
 _POOL = scheduler("mem_cache/kv_cache_configurator.py:233:configure", error=out_of_memory(2.5, 1.25))
 _LEFT = Expected(cause=Cause.LEFTOVER_MEMORY, config_fault=False, evidence="3911")
 _ANOTHER = "Process 3911 has 61.20 GiB memory in use. "
@@ -257,13 +187,13 @@ _LEFTOVERS = (
     Death(
         name="unbalanced_refused",
         at="baseline",
-        lines=(scheduler("model_executor/model_runner.py:733:init", error=f"RuntimeError: {_UNBALANCED.text}"),),
+        lines=(scheduler("model_executor/model_runner.py:733:init", error=f"RuntimeError: {UNBALANCED.text}"),),
         expected=Expected(cause=Cause.LEFTOVER_MEMORY, evidence="memory capacity is unbalanced"),
     ),
     Death(
         name="unbalanced_then_pool",
         at="draft",
-        lines=(_UNBALANCED, _POOL),
+        lines=(UNBALANCED, _POOL),
         expected=Expected(
             cause=Cause.OOM_KV_POOL,
             config_fault=None,
@@ -294,4 +224,4 @@ _LOOP = Death(
     silent=True,
 )
 
-DEATHS = (*_HOSTS, *_STOPS, *_UNKNOWNS, *_ALIVE, *_LEFTOVERS, _TIMED, _LOOP)
+DEATHS = (*_HOSTS, *_STOPS, *_UNKNOWNS, *_LEFTOVERS, _TIMED, _LOOP)

@@ -27,6 +27,11 @@ _ILLEGAL = (
     "asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging "
     "consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
 )
+_GATHER = (
+    "../aten/src/ATen/native/cuda/IndexKernelUtils.cu:16: vectorized_gather_kernel: block: [23,0,0], thread: [0,0,0] "
+    'Assertion `ind >=0 && ind < ind_dim_size && "vectorized gather kernel index out of bounds"` failed.\n'
+    "torch.AcceleratorError: CUDA error: device-side assert triggered"
+)
 _CUDA = (
     _fault("illegal_access", _ILLEGAL, "illegal memory access"),
     _fault("illegal_access_warming_up", _ILLEGAL, "illegal memory access", "bound"),
@@ -39,6 +44,10 @@ _CUDA = (
         "device_assert",
         "torch.AcceleratorError: CUDA error: device-side assert triggered",
         "device-side assert triggered",
+    ),
+    _fault("illegal_address_by_name", "RuntimeError: cudaErrorIllegalAddress", "cudaErrorIllegalAddress"),
+    _fault("gather_out_of_bounds", _GATHER, "device-side assert triggered").but(
+        decisive=("vectorized_gather_kernel", "device-side assert")
     ),
     _fault("illegal_address", _ILLEGAL, "illegal memory access").but(
         name="illegal_address_in_capture",
@@ -108,6 +117,9 @@ _COLLECTIVES = (
         ),
         "DistBackendError",
     ),
+    _collective(
+        "cudart", "args", (scheduler(_NCCL, error="RuntimeError: CUDART error: initialization error"),), "CUDART error"
+    ).but(decisive=("CUDART error",)),
     _collective(
         "collective_timeout",
         "serving",

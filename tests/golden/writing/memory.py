@@ -20,6 +20,7 @@ _HINTS = (
 _LOADED = "model_loader/loader.py:688:load_model"
 _CONFIGURED = "mem_cache/kv_cache_configurator.py:233:configure"
 _CAPTURED = "model_executor/runner/base_cuda_graph_runner.py:311:capture"
+_FORWARD = "model_executor/model_runner.py:1822:forward_extend"
 _PEERS = (
     "TP rank 1 could finish the model loading, but there are other ranks that didn't finish loading. It is likely due "
     "to unexpected failures (e.g., OOM) or a slow node."
@@ -110,10 +111,19 @@ _VERIFY = Death(
 _SERVING = Death(
     name="oom_serving",
     at="serving",
-    lines=(scheduler("model_executor/model_runner.py:1822:forward_extend", error=out_of_memory(1.5, 1.12)),),
+    lines=(scheduler(_FORWARD, error=out_of_memory(1.5, 1.12)),),
     expected=_ran_out(Cause.OOM_SERVING, 1.5, 1.12, HIGH),
     ending=Ending(exit_signal=9, state=_LOAD),
 )
+
+
+def _too_small(name: str, error: str) -> Death:
+    return Death(
+        name=name,
+        at="draft",
+        lines=(scheduler(_CONFIGURED, error=error),),
+        expected=replace(_NO_ROOM, evidence=error.split(": ", 1)[1]),
+    )
 
 
 def _slots(name: str, text: str, frame: str, direction: MemoryDirection | None = LOW) -> Death:
@@ -178,14 +188,9 @@ DEATHS = (
     ),
     _TOO_SMALL,
     _TOO_SMALL.but(name="pool_too_small_dense", traits=DENSE, at="weights"),
-    _TOO_SMALL.but(
-        name="pool_too_small_assert",
-        at="draft",
-        lines=(scheduler(_CONFIGURED, error="AssertionError: Memory pool size is too small"),),
-        expected=Expected(
-            cause=Cause.KV_POOL_TOO_SMALL, config_fault=True, direction=LOW, evidence="Memory pool size is too small"
-        ),
-    ),
+    _too_small("pool_too_small_assert", "AssertionError: Memory pool size is too small"),
+    _too_small("no_request_fits", "AssertionError: max_running_request is zero"),
+    _too_small("no_room_for_full_pool", "RuntimeError: The state pool leaves no room for the full KV pool."),
     _STATE,
     _STATE.but(
         name="state_serves_nobody",
@@ -255,6 +260,17 @@ DEATHS = (
     ),
     _SERVING,
     _SERVING.but(name="oom_serving_dense", traits=DENSE),
+    _SERVING.but(
+        name="oom_serving_without_numbers",
+        lines=(scheduler(_FORWARD, error="torch.AcceleratorError: CUDA error: out of memory"),),
+        expected=Expected(
+            cause=Cause.OOM_SERVING, config_fault=True, direction=HIGH, evidence="CUDA error: out of memory"
+        ),
+    ),
+    _SERVING.but(
+        name="oom_serving_old_class",
+        lines=(scheduler(_FORWARD, error=out_of_memory(1.5, 1.12).replace("torch.", "torch.cuda.", 1)),),
+    ),
     _SERVING.but(name="oom_serving_exit_0", ending=Ending(exit_status=0, state=_LOAD)),
     _SERVING.but(
         name="oom_serving_then_our_stop",
