@@ -1,12 +1,12 @@
-"""How long a dead server goes unnoticed on a real host: from the death of its process to the trial's verdict.
+"""How long a dead server goes unnoticed: from the death of its process to the trial's verdict.
 
-Boots a host with systemd and sshd (root is needed, and the Debian packages of scripts/test), runs trials of
-the simulated SGLang on it over SSH, kills the server in one state after another with SIGKILL and compares
+Over SSH it boots a host with systemd and sshd (root is needed, and the Debian packages of scripts/test), runs
+trials of the simulated SGLang on it, kills the server in one state after another with SIGKILL and compares
 the moment of the kill with that of the trial's JUDGING event; both are of one clock. A death that could be the
 host's fault is tried once more, so each trial gives two: the first counts until its cause is told, which is
 when the second try begins, the second until the verdict.
 
-    scripts/death_to_verdict [--trials 5]
+    scripts/death_to_verdict [--trials 5] [--only local|ssh]
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
+import signal
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from tuner.engines import engine
 from tuner.model.outcome import TrialState
 from tuner.model.space import Assignment
-from tuner.model.study import UnitHostSpec
+from tuner.model.study import SimulatedHostSpec, UnitHostSpec
 from tuner.model.trial import Command, Remark, StateEntered, TrialEvent, TrialRequest
 from tuner.model.workload import Workload
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.stay import Proof
 from tuner.runtime.trial import events_of
+from tuner.testing.base_command import sglang_at
 from tuner.testing.rig import UNIT, Rig
 from tuner.wiring.holder import holder_of
 from tuner.wiring.host import build_host
@@ -44,15 +47,19 @@ WORKLOAD = Workload(
     request_timeout_s=20,
     load_timeout_s=60,
 )
+SPEED = 20.0
+"""Real time for loading, nearly: a server must be caught while it loads."""
+
+ADDRESS = "127.0.0.1"
 INTO_STATE_S = 0.3
 """How far into a state the server is killed."""
 
 
 class Bench:
-    """One host and the times seen on it."""
+    """One host and the times seen on it; ``kill`` kills the main process of its server, given its PID."""
 
-    def __init__(self, rig: Rig, session: HostSession, base: Command) -> None:
-        self._rig = rig
+    def __init__(self, session: HostSession, base: Command, kill: Callable[[int], object]) -> None:
+        self._kill_main = kill
         self._session = session
         self._engine = engine("sglang")
         self._base = base
@@ -77,7 +84,7 @@ class Bench:
             async for event in events:
                 if isinstance(event, StateEntered) and event.state is state:
                     await asyncio.sleep(INTO_STATE_S)
-                    killed_s = await asyncio.to_thread(self._kill)
+                    killed_s = await self._kill()
                 told = isinstance(event, Remark) and event.text.startswith("starting once more")
                 judged = isinstance(event, StateEntered) and event.state is TrialState.JUDGING
                 if killed_s is not None and (told or judged):
@@ -90,20 +97,21 @@ class Bench:
         async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]  # it is a generator
             yield open_events
 
-    def _kill(self) -> float:
-        pid = self._rig.show("MainPID")["MainPID"]
+    async def _kill(self) -> float:
+        identity = (await self._session.ports.service.state()).identity
+        assert identity is not None
         at_s = time.time()
-        self._rig.run("kill", "-9", pid, check=True)
+        await asyncio.to_thread(self._kill_main, identity.main_pid)
         return at_s
 
 
-async def measure(rig: Rig, trials: int) -> dict[TrialState, list[float]]:
+async def measure(
+    spec: UnitHostSpec | SimulatedHostSpec, base: Command, kill: Callable[[int], object], trials: int
+) -> dict[TrialState, list[float]]:
     """Run ``trials`` trials a state and return the seconds seen."""
-    spec = UnitHostSpec(name=rig.name, unit=UNIT, login=rig.login())
-    base = await asyncio.to_thread(read_base, (spec,), print)
     with tempfile.TemporaryDirectory() as folder:
         session = HostSession(build_host(spec, holder_of("death-to-verdict", folder)))
-        bench = Bench(rig, session, base)
+        bench = Bench(session, base, kill)
         try:
             for index in range(trials):
                 for place, state in enumerate(STATES):
@@ -113,22 +121,53 @@ async def measure(rig: Rig, trials: int) -> dict[TrialState, list[float]]:
     return bench.seen
 
 
-def main() -> None:
-    """Read the command line, measure, print."""
-    parser = argparse.ArgumentParser(description="time from a server's death to the verdict, over SSH")
-    parser.add_argument("--trials", type=int, default=5, help="trials a state; each has two deaths")
-    count = parser.parse_args().trials
-    # Real time for loading, nearly: a server must be caught while it loads.
-    with Rig(speed=20) as rig:
+def over_ssh(trials: int) -> dict[TrialState, list[float]]:
+    """Measure a unit on a host of its own."""
+    with Rig(speed=SPEED) as rig:
         rig.install_unit()
-        seen = asyncio.run(measure(rig, count))
-    print("killed while   deaths   median s   longest s")
+        spec = UnitHostSpec(name=rig.name, unit=UNIT, login=rig.login())
+        base = read_base((spec,), print)
+        return asyncio.run(measure(spec, base, lambda pid: rig.run("kill", "-9", str(pid), check=True), trials))
+
+
+def at_home(trials: int) -> dict[TrialState, list[float]]:
+    """Measure a supervised process of this machine, on the simulated GPU host."""
+    with tempfile.TemporaryDirectory() as folder:
+        spec = SimulatedHostSpec(
+            name="here", address=ADDRESS, state_dir=folder, profile="qwen3.5-122b-a10b-4gpu", speed=SPEED
+        )
+        return asyncio.run(measure(spec, sglang_at(ADDRESS), lambda pid: os.kill(pid, signal.SIGKILL), trials))
+
+
+def table(where: str, seen: dict[TrialState, list[float]]) -> list[str]:
+    """Return the lines of one place's times, in seconds."""
     for state, times in seen.items():
         assert times, f"no server was killed while {state.value}"
-        print(f"{state.value:<13}  {len(times):>6}   {statistics.median(times):>8.2f}   {max(times):>9.2f}")
-    everything = [time_s for times in seen.values() for time_s in times]
-    print(f"{'all':<13}  {len(everything):>6}   {statistics.median(everything):>8.2f}   {max(everything):>9.2f}")
+    rows = [(state.value, times) for state, times in seen.items()]
+    rows.append(("all", [time_s for times in seen.values() for time_s in times]))
+    return [
+        f"{where:<6}  {name:<13}  {len(times):>6}   {statistics.median(times):>8.2f}   {max(times):>9.2f}"
+        for name, times in rows
+    ]
 
+
+def main() -> None:
+    """Read the command line, measure, print."""
+    parser = argparse.ArgumentParser(description="time from a server's death to the verdict")
+    parser.add_argument("--trials", type=int, default=5, help="trials a state; each has two deaths")
+    parser.add_argument("--only", choices=sorted(PLACES), help="one place; both without it")
+    given = parser.parse_args()
+    lines = [
+        line
+        for where, work in PLACES.items()
+        if given.only in (None, where)
+        for line in table(where, work(given.trials))
+    ]
+    print("place   killed while   deaths   median s   longest s")
+    print("\n".join(lines))
+
+
+PLACES = {"local": at_home, "ssh": over_ssh}
 
 if __name__ == "__main__":
     main()
