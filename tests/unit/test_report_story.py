@@ -159,7 +159,10 @@ DEATH = Verdict(cause=Cause.HANG, config_fault=None)
          "not the configuration's: a person said so"),
         (Faulted(error="x", state=TrialState.READY, set_aside=True), "the host's"),
         (Faulted(error="bug in tuner: KeyError: 'x'", state=TrialState.READY), "tuner's own: please report it"),
-        (Faulted(error="not run: it has been tried", state=TrialState.PROPOSED), "nobody's: it was taken out of the queue"),
+        (
+            Faulted(error="not run: it has been tried", state=TrialState.PROPOSED),
+            "nobody's: it was taken out of the queue",
+        ),
         (Interrupted(state=TrialState.READY), "nobody's: the run was stopped"),
         (Interrupted(state=TrialState.READY, why="load crashed"), "nobody's: a person wanted it run again"),
         (None, ""),
