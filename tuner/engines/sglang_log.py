@@ -105,6 +105,7 @@ class SglangLogReader(LogFollower):
         self._progress.clear()
         self._progress.append(line)
         self._lives += 1
+        self.live_again()
         self._begins, self._loading, self._is_up = {}, {}, False
         self._speculates = _SPECULATES.search(text) is not None
         self.seen = replace(self.seen, stage="args", is_serving=False)

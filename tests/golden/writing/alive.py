@@ -51,7 +51,7 @@ UNBALANCED = Line(
     "local_gpu_memory=138.20",
     "TP0",
 )
-_HEALTHY_WARNINGS = (
+SURVIVED = (
     Line("pool memory leak detected! available=3", "TP0"),  # where the strict check is off
     Line("speculative_adaptive disabled: topk > 1. Falling back to static speculative params."),
     Line("max_total_tokens=999999 is larger than the profiled value 120312. Use the profiled value instead.", "TP0"),
@@ -93,5 +93,5 @@ DEATHS = (
         Line('INFO:     127.0.0.1:51402 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request', None),
         decoding(16),
     ),
-    _healthy("alive_with_warnings", UNBALANCED, *_HEALTHY_WARNINGS),
+    _healthy("alive_with_warnings", UNBALANCED, *SURVIVED),
 )

@@ -58,7 +58,7 @@ def _case(death: Death, family: str, shape: str, log: bytes) -> Case:
         expected=replace(death.expected, stage=stage),
         decisive=() if death.silent else death.decisive or (death.expected.evidence,),
         without=death.without,
-        fatal=True if _told(death, family) else None if death.ending.has_ended else False,
+        fatal=True if _told(death, family) else False if death.expected.cause is Cause.HEALTHY else None,
     )
 
 

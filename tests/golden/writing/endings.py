@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from tuner.model.outcome import Cause, Ending, MemoryDirection, TrialState
-from writing.alive import FRIGHTENING, PROMPTS, UNBALANCED
+from writing.alive import FRIGHTENING, PROMPTS, SURVIVED, UNBALANCED
 from writing.case import Death, Expected, Line, out_of_memory, scheduler, traceback
 
 _LOAD = TrialState.MEASURING
@@ -111,6 +111,7 @@ _UNKNOWNS = (
     _unknown("silent_from_the_start", "nothing", Ending(exit_status=1)),
     _unknown("killed_after_pressure", "serving", Ending(exit_signal=9, state=_LOAD), *FRIGHTENING),
     _unknown("ended_well_while_loading", "load_weights", Ending(exit_status=0)),
+    _unknown("killed_after_survived_warnings", "serving", Ending(exit_signal=9, state=_LOAD), *SURVIVED),
     _unknown("killed_after_prompts", "serving", Ending(exit_signal=9, state=_LOAD), *PROMPTS),
     _unknown(
         "kernel_killed_another",

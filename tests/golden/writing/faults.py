@@ -46,6 +46,15 @@ _CUDA = (
         "device-side assert triggered",
     ),
     _fault("illegal_address_by_name", "RuntimeError: cudaErrorIllegalAddress", "cudaErrorIllegalAddress"),
+    Death(  # a log pasted by someone who does not say how the server ended
+        name="illegal_access_last_word",
+        at="serving",
+        lines=(Line(f"[rank1]: {_ILLEGAL}", None),),
+        told="parent",
+        expected=Expected(cause=Cause.CUDA_FAULT, evidence="illegal memory access"),
+        ending=Ending(has_ended=False),
+        without=frozenset({Cause.HEALTHY}),  # then nothing in it shows a death
+    ),
     _fault("gather_out_of_bounds", _GATHER, "device-side assert triggered").but(
         decisive=("vectorized_gather_kernel", "device-side assert")
     ),

@@ -81,7 +81,7 @@ class Seen:
         death: the first line that says that the server is lost.
         doubt: a line that says that another process may hold GPU memory.
         stop: the line in which the server says that it was told to end; what came after it is not looked at.
-        has_recovered: it served on after ``sure`` and ``exception``.
+        has_recovered: it served on after ``sure``, ``hint`` and ``exception``.
         last: the last lines, at most ten.
     """
 
@@ -95,6 +95,11 @@ class Seen:
     stop: str = ""
     has_recovered: bool = False
     last: tuple[str, ...] = field(default=())
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether anything was seen that may be or become a cause."""
+        return self.sure is not None or self.hint is not None or bool(self.exception)
 
     @property
     def is_lost(self) -> bool:

@@ -159,7 +159,9 @@ def _outside(ending: Ending, told: _Told) -> Verdict | None:
 def _unexplained(seen: Seen, ending: Ending, engine: Engine, told: _Told) -> Verdict:
     """Judge by what is left: a hint, a signal of its own, restarts, or nothing."""
     hint = seen.hint if seen.is_lost or ending.exit_status or ending.exit_signal or not ending.has_ended else None
-    if hint is not None:
+    # A warning that it survived explains no silent end; only one of silence stays, schedulers decode on for nobody.
+    is_over = hint is not None and seen.has_recovered and not seen.is_lost and hint.cause is not Cause.HANG
+    if hint is not None and not is_over:
         return _explained(hint, seen, ending, told)
     if ending.exit_signal in engine.own_faults:
         advice = f"it crashed with signal {ending.exit_signal}, which it or the processor raised"

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 LINE_LIMIT = 16_384
 """Characters kept of one line; a server that never ends its line must not fill our memory."""
 
+SERVED = ""
+"""Stands for steady lines among the lines that are returned: there the server served on."""
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 
 
@@ -35,7 +38,7 @@ class LineCutter:
     """Puts lines together across pieces; the result does not depend on where pieces end.
 
     Args:
-        steady: lines that are not returned.
+        steady: lines of which only :data:`SERVED` is returned, once for those that stand together.
         triggers: lower-case texts of which a returned line holds one.
     """
 
@@ -45,14 +48,9 @@ class LineCutter:
         self._ends = steady.ends
         self._triggers = _shortest(triggers)
         self._last = deque[str](maxlen=10)
-        self.has_steady = False
 
     def cut(self, text: str) -> list[str]:
-        """Take the next piece; return the completed lines that hold a trigger, without colour codes.
-
-        ``has_steady`` says afterwards whether the piece completed a steady line.
-        """
-        self.has_steady = False
+        """Take the next piece; return the completed lines that hold a trigger, without colour codes."""
         if "\r" in text:
             text = text.replace("\r", "\n")
         end = text.rfind("\n")
@@ -81,14 +79,29 @@ class LineCutter:
         rest = [line for line in lines if first not in line and not line.endswith(ends)]
         for text in self._within[1:]:
             rest = [line for line in rest if text not in line]
-        self.has_steady = len(rest) < len(lines)
+        has_served = len(rest) < len(lines)
         if any("\x1b" in line for line in rest):
             rest = [_clean(line) for line in rest]
         text = "\n".join(rest).lower()
         present = [trigger for trigger in self._triggers if trigger in text]
         if not present:
-            return []
-        return [_clean(line) for line in rest if _holds(line.lower(), present)]
+            return [SERVED] if has_served else []
+        return (
+            self._in_order(lines, present)
+            if has_served
+            else [_clean(line) for line in rest if _holds(line.lower(), present)]
+        )
+
+    def _in_order(self, lines: list[str], present: list[str]) -> list[str]:
+        """Return the lines that hold a trigger, and between them where the server served on."""
+        chosen: list[str] = []
+        for line in lines:
+            if line.endswith(self._ends) or _holds(line, self._within):
+                if not chosen or chosen[-1] != SERVED:
+                    chosen.append(SERVED)
+            elif _holds((clean := _clean(line)).lower(), present):
+                chosen.append(clean)
+        return chosen
 
     def _remember(self, lines: list[str]) -> None:
         kept: list[str] = []
@@ -101,7 +114,7 @@ class LineCutter:
         self._last.extend(reversed(kept))
 
 
-def _holds(line: str, triggers: list[str]) -> bool:
+def _holds(line: str, triggers: Iterable[str]) -> bool:
     for trigger in triggers:  # noqa: SIM110 - twice as fast here as any() with a generator
         if trigger in line:
             return True

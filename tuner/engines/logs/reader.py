@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tuner.engines.logs.findings import Finding, Seen
 from tuner.engines.logs.judging import Engine, judge
-from tuner.engines.logs.lines import LineCutter, Steady
+from tuner.engines.logs.lines import SERVED, LineCutter, Steady
 from tuner.engines.logs.shippers import bare
 from tuner.model.outcome import Ending, Verdict
 
@@ -29,6 +29,7 @@ class LogFollower:
         self._engine = engine
         self._cutter = LineCutter(steady, triggers)
         self.seen = Seen()
+        self._is_past = False
 
     # ------------------------------------------------------------------ the engine's
 
@@ -49,8 +50,6 @@ class LogFollower:
         if self.seen.sure is not None and self.seen.death:
             return  # the first cause is known and that it was fatal: what comes now may be megabytes of last words
         self._take(self._cutter.cut(text))
-        if self._cutter.has_steady and not self.seen.has_recovered and self._may_recover():
-            self.seen = replace(self.seen, has_recovered=True)
 
     @property
     def stage(self) -> str:
@@ -77,23 +76,31 @@ class LogFollower:
     # ------------------------------------------------------------------ for the engine's
 
     def find(self, finding: Finding, *, is_sure: bool) -> None:
-        """Keep the first cause there is, and the first hint; nothing after the server was told to end."""
+        """Keep the first cause there is, and the first hint that it did not survive; nothing after a stop."""
         if self.seen.stop or self.seen.sure is not None:
             return
         finding = replace(finding, stage=self.seen.stage)
         if is_sure:
             self.seen = replace(self.seen, sure=finding, has_recovered=False)
-        elif self.seen.hint is None:
-            self.seen = replace(self.seen, hint=finding)
+        elif self.seen.hint is None or self.seen.has_recovered:
+            self.seen = replace(self.seen, hint=finding, has_recovered=False)
+
+    def live_again(self) -> None:
+        """Note that a new life begins in the same log: what was seen before is nothing that this one survives."""
+        self._is_past = self._is_past or self.seen.is_troubled
 
     def _take(self, lines: list[str]) -> None:
         for line in lines:
             if self.seen.sure is not None and self.seen.death:
                 return
+            if line == SERVED:
+                self._serve_on()
+                continue
             message = bare(line)
             self.read(line, message, message.lower())
 
-    def _may_recover(self) -> bool:
-        """Whether something was seen that a server may survive, and this one serves on."""
+    def _serve_on(self) -> None:
+        """Note that the server survived what was seen, if it is something that a server may survive."""
         seen = self.seen
-        return seen.is_serving and not seen.is_lost and (seen.sure is not None or bool(seen.exception))
+        if seen.is_troubled and not self._is_past and seen.is_serving and not seen.is_lost and not seen.has_recovered:
+            self.seen = replace(seen, has_recovered=True)
