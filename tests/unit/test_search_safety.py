@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tuner.model.outcome import MemoryDirection
@@ -55,3 +57,11 @@ def test_a_death_rules_out_what_asks_for_at_least_as_much_in_every_way(
 def test_what_lived_rules_nothing_out() -> None:
     lived = Experience(assignment=DEAD, values=(1.0, 1.0))
     assert not is_ruled_out(DEAD, [lived], FULL_SPACE)
+
+
+@pytest.mark.parametrize(("fraction", "ruled_out"), [(0.84, False), (0.85, True), (0.9, True)])
+def test_drafts_that_found_no_room_beside_the_static_share_find_less_beside_a_larger_one(
+    fraction: float, ruled_out: bool
+) -> None:
+    beside = replace(death(DEAD, MANY), is_beside_static_share=True)
+    assert is_ruled_out(server(4, 2, 9, fraction), [beside], FULL_SPACE) is ruled_out

@@ -71,6 +71,9 @@ MEMORY_CAUSES = frozenset(
 """Causes that another memory fraction or fewer draft tokens may cure; they prove nothing while somebody else
 holds GPU memory."""
 
+BESIDE_STATIC_SHARE = frozenset({Cause.OOM_GRAPH_CAPTURE, Cause.OOM_VERIFY_WORKSPACE, Cause.OOM_SERVING})
+"""Causes for want of memory that the static share (weights and caches) leaves over: a higher share leaves less."""
+
 STOPS = frozenset({Cause.OWN_STOP, Cause.OPERATOR_STOP})
 """Somebody ended the server: that says nothing of it, nor of its host."""
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-from tuner.model.outcome import MEMORY_CAUSES, Cause, MemoryDirection, Verdict
+from tuner.model.outcome import BESIDE_STATIC_SHARE, MEMORY_CAUSES, Cause, MemoryDirection, Verdict
 from tuner.model.space import Value
 from tuner.report.cause_words import CAUSES
 
@@ -22,7 +22,6 @@ _GRID = 100
 _GIB = 1 << 30
 _CAPACITY = re.compile(r"total capacity of ([\d.]*\d) (GiB|MiB)")
 """Words of PyTorch's out-of-memory error on the size of the GPU."""
-_BESIDE_THE_STATIC_SHARE = frozenset({Cause.OOM_GRAPH_CAPTURE, Cause.OOM_VERIFY_WORKSPACE, Cause.OOM_SERVING})
 
 
 def meaning(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[str, ...]:
@@ -91,7 +90,7 @@ def _too_high(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[s
     bound = _at_most(verdict, asked)
     lines = [f"{_named(FRACTION, asked)} was too high{_by(verdict, gpu_bytes(verdict))}: {bound or 'a lower one'}"]
     drafts = _drafts(asked, names)
-    if drafts is not None and verdict.cause in _BESIDE_THE_STATIC_SHARE:
+    if drafts is not None and verdict.cause in BESIDE_STATIC_SHARE:
         lines.append(f"or {_fewer(drafts, asked)}: what they need lies beside the static share")
     return tuple(lines)
 
@@ -130,7 +129,7 @@ def _too_many(verdict: Verdict, asked: Asked, names: Collection[str]) -> tuple[s
     lines = [f"{_fewer(drafts, asked)}:{missing or ' what they need did not fit'}"]
     if verdict.cause is Cause.OOM_STATE_POOL:
         lines.append("each running request keeps one state for every draft token, inside the static share")
-    elif verdict.cause in _BESIDE_THE_STATIC_SHARE:
+    elif verdict.cause in BESIDE_STATIC_SHARE:
         bound = _at_most(verdict, asked)
         lines.append(f"or a lower {FRACTION}{f': {bound}' if bound else ''}")
     if verdict.viable_fraction is not None:

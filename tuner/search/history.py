@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tuner.model.outcome import Infeasible, Measured, MemoryDirection
+from tuner.model.outcome import BESIDE_STATIC_SHARE, Infeasible, Measured, MemoryDirection
 from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
 
@@ -20,6 +20,7 @@ class Experience:
         direction: which way a death from memory points; None when it does not say.
         shortfall_bytes: how much memory was missing on one GPU; None when it does not say.
         viable_fraction: the smallest share of memory that the server itself called enough; None likewise.
+        is_beside_static_share: it died for want of what the static share leaves over.
     """
 
     assignment: Assignment
@@ -28,6 +29,7 @@ class Experience:
     direction: MemoryDirection | None = None
     shortfall_bytes: int | None = None
     viable_fraction: float | None = None
+    is_beside_static_share: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class History:
                             direction=verdict.direction,
                             shortfall_bytes=verdict.shortfall_bytes,
                             viable_fraction=verdict.viable_fraction,
+                            is_beside_static_share=verdict.cause in BESIDE_STATIC_SHARE,
                         )
                     )
                 case None if row.host is None:

@@ -22,32 +22,34 @@ def is_ruled_out(candidate: Assignment, experiences: Iterable[Experience], space
     ordered choices.
     """
     return any(
-        experience.direction is not None and _dies_too(candidate, experience.assignment, experience.direction, space)
+        experience.direction is not None and _dies_too(candidate, experience, experience.direction, space)
         for experience in experiences
         if experience.violation > 0
     )
 
 
-def _dies_too(candidate: Assignment, dead: Assignment, direction: MemoryDirection, space: SearchSpace) -> bool:
+def _dies_too(candidate: Assignment, death: Experience, direction: MemoryDirection, space: SearchSpace) -> bool:
+    dead = death.assignment
     if set(candidate) != set(dead):
         return False
     return all(
-        _asks_as_much(parameter, candidate, dead, direction)
+        _asks_as_much(parameter, candidate, death, direction)
         for parameter in space.parameters
         if parameter.name in dead and candidate[parameter.name] != dead[parameter.name]
     )
 
 
-def _asks_as_much(parameter: Parameter, candidate: Assignment, dead: Assignment, direction: MemoryDirection) -> bool:
+def _asks_as_much(parameter: Parameter, candidate: Assignment, death: Experience, direction: MemoryDirection) -> bool:
     """Whether the candidate's (different) value cannot save it from the death seen."""
+    dead = death.assignment
     values = parameter.values()
     grows = values.index(candidate[parameter.name]) > values.index(dead[parameter.name])
     if isinstance(parameter, FloatParameter):
         return {
             MemoryDirection.FRACTION_TOO_HIGH: grows,
             MemoryDirection.FRACTION_TOO_LOW: not grows,
-            # Either side may have run out: another fraction says nothing.
-            MemoryDirection.TOO_MANY_DRAFT_TOKENS: False,
+            # Inside the static share either pool may have run out: another fraction says nothing then.
+            MemoryDirection.TOO_MANY_DRAFT_TOKENS: grows and death.is_beside_static_share,
         }[direction]
     is_size = not isinstance(parameter, ChoiceParameter) or parameter.ordered
     return is_size and grows
