@@ -23,7 +23,7 @@ from tuner.engines import engine
 from tuner.hosts.process import ProcessServiceManager
 from tuner.load.client import HttpLoadGenerator
 from tuner.load.http import HttpControlClient
-from tuner.model.outcome import Infeasible, Measured
+from tuner.model.outcome import Cause, Infeasible, Measured
 from tuner.model.space import Assignment
 from tuner.model.study import SimulatedHostSpec
 from tuner.model.trial import Command, TrialRequest, TrialResult
@@ -184,7 +184,7 @@ def story(result: TrialResult) -> tuple[bool, list[str]]:
     acceptance = lone.acceptance_length if lone else None
     rate = None if acceptance is None else (acceptance - 1) / 10
     outcome = result.outcome
-    is_dead = isinstance(outcome, Infeasible) and outcome.verdict.cause.value == "oom_serving"
+    is_dead = isinstance(outcome, Infeasible) and outcome.verdict.cause is Cause.OOM_VERIFY_WORKSPACE
     is_fast = single is not None and SINGLE_AT_10[0] <= single <= SINGLE_AT_10[1]
     alone = "not measured" if single is None else f"{single:.0f} tok/s"
     accepted = "not measured" if rate is None else f"{rate:.2f}"

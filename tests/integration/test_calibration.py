@@ -17,5 +17,5 @@ def test_tuner_measures_on_the_simulated_host_what_was_measured_on_the_real_one(
     worst = re.search(r"worst cell ([0-9.]+)% off", done.stdout)
     assert worst is not None, done.stdout + done.stderr
     assert float(worst.group(1)) <= TOLERANCE_PERCENT, done.stdout
-    assert "then: oom_serving at concurrency" in done.stdout
+    assert "then: oom_verify_workspace at concurrency" in done.stdout
     assert "under load again, it died 2 times" in done.stdout

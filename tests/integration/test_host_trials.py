@@ -71,12 +71,15 @@ def test_rejected_arguments_are_infeasible_at_once_although_the_unit_restarts_al
 
 
 @pytest.mark.parametrize(
-    ("steps", "fraction", "cause"),
-    [(3, 0.95, Cause.OOM_GRAPH_CAPTURE), (10, 0.9, Cause.OOM_SERVING)],
+    ("steps", "fraction", "cause", "direction"),
+    [
+        (3, 0.95, Cause.OOM_GRAPH_CAPTURE, MemoryDirection.FRACTION_TOO_HIGH),
+        (10, 0.9, Cause.OOM_VERIFY_WORKSPACE, MemoryDirection.TOO_MANY_DRAFT_TOKENS),
+    ],
     ids=["while loading", "while serving"],
 )
 def test_a_server_that_runs_out_of_memory_is_infeasible_with_its_cause(
-    host: UnitOnHost, steps: int, fraction: float, cause: Cause
+    host: UnitOnHost, steps: int, fraction: float, cause: Cause, direction: MemoryDirection
 ) -> None:
     host.rig.install_unit()
     before = host.invocations()
@@ -86,7 +89,7 @@ def test_a_server_that_runs_out_of_memory_is_infeasible_with_its_cause(
         result = await trials.run({"speculative_num_steps": steps, "mem_fraction_static": fraction})
         assert isinstance(result.outcome, Infeasible), result.outcome
         assert result.outcome.verdict.cause is cause
-        assert result.outcome.verdict.direction is MemoryDirection.FRACTION_TOO_HIGH
+        assert result.outcome.verdict.direction is direction
         assert result.outcome.verdict.evidence
         assert result.attempts == 1
 

@@ -62,7 +62,7 @@ def test_ten_steps_are_infeasible_under_load_the_host_is_clean_and_the_next_tria
         outcome = result.outcome
         assert isinstance(outcome, Infeasible), outcome
         assert dict(result.assignment)["speculative_num_steps"] == 10
-        assert (outcome.verdict.cause, outcome.verdict.config_fault) == (Cause.OOM_SERVING, True)
+        assert (outcome.verdict.cause, outcome.verdict.config_fault) == (Cause.OOM_VERIFY_WORKSPACE, True)
         assert (outcome.state, outcome.level, result.attempts) == (TrialState.MEASURING, 16, 1)
         above, below = (violation(TrialState.MEASURING, level_index=index, levels=3, missing=1.0) for index in (2, 1))
         assert 1.0 < outcome.violation <= above < below

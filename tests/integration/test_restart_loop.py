@@ -145,7 +145,7 @@ def test_deep_speculation_is_fast_alone_and_infeasible_under_load_even_where_it_
 
     result = asyncio.run(scenario())
     outcome = infeasible(result)
-    assert outcome.verdict.cause is Cause.OOM_SERVING
+    assert outcome.verdict.cause is Cause.OOM_VERIFY_WORKSPACE
     assert (outcome.state, outcome.level, result.attempts) == (TrialState.MEASURING, 16, 1)
     assert violation(TrialState.SOAKING) < outcome.violation < violation(TrialState.MEASURING, level_index=0, levels=2)
     (lone,) = result.legs
