@@ -37,11 +37,31 @@ _RULES = (
     _Rule(
         pattern=re.compile(
             r"error: (unrecognized arguments|argument |the following arguments)|"
-            r"llama-server: error: --|the argument has been removed"
+            r"llama-server: error: --|the argument has been removed|"
+            r"error: invalid argument|error while handling argument"
         ),
         cause=Cause.REJECTED_ARGUMENTS,
         config_fault=True,
         advice="the server refuses this command line",
+    ),
+    _Rule(
+        pattern=re.compile(r"unable to allocate \w+ buffer|failed to allocate \w+ buffer of size"),
+        cause=Cause.UNKNOWN,  # weights or context: what was announced last
+        config_fault=True,
+        advice="",
+        fatal=False,  # llama.cpp says itself, a line later, whether it gives up
+    ),
+    _Rule(
+        pattern=re.compile(r"CUDA error: out of memory"),
+        cause=Cause.OOM_SERVING,
+        config_fault=True,
+        advice="lower ctx_size, parallel or ubatch_size: there was no room left under load",
+    ),
+    _Rule(
+        pattern=re.compile(r"CUDA error: "),
+        cause=Cause.CUDA_FAULT,
+        config_fault=None,
+        advice="a GPU kernel failed; look at the driver's messages with `dmesg`",
     ),
     _Rule(
         pattern=re.compile(r"failed to allocate buffer for kv cache|failed to allocate .* buffer of size|bad_alloc"),
@@ -83,10 +103,14 @@ _RULES = (
         advice="the kernel ended the server for want of memory",
     ),
 )
+_OUT_OF_MEMORY = {
+    Cause.OOM_KV_POOL: "lower ctx_size: the context does not fit into memory",
+    Cause.OOM_WEIGHTS: "the weights do not fit: offload fewer layers, or take a smaller quantisation",
+}
 # Texts of which a piece of log must hold one, lower case, for its lines to be looked at: requests log none.
 _TRIGGERS = (
-    "args=", "load_model", "model ", "error", "argument", "failed", "bad_alloc", "magic", "couldn't bind", "in use",
-    "no module", "undefined symbol", "ggml_a", "terminate", "out of memory", "exiting",
+    "args=", "load_model", "model ", "llama_context:", "unable to allocate", "error", "argument", "failed",
+    "bad_alloc", "magic", "couldn't bind", "in use", "no module", "undefined symbol", "ggml_a", "terminate", "out of memory", "exiting",
 )  # fmt: skip
 _GIVEN_UP = re.compile(r"exiting due to |llama-server: error: ")
 _OWN_FAULTS = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS})
@@ -102,17 +126,21 @@ class LlamaCppLogReader(LogFollower):
 
     def __init__(self) -> None:
         super().__init__(_ENGINE, Steady(), _TRIGGERS)
+        self._has_context = False
 
     def read(self, line: str, message: str, lowered: str) -> None:  # noqa: ARG002 - its texts keep their case
         """Take from one line what it says."""
         for text, stage in _STAGES:
             if text in message:
                 self.seen = replace(self.seen, stage=stage, is_serving=stage == "ready")
+        self._has_context |= "llama_context:" in message
         rule = next((rule for rule in _RULES if rule.pattern.search(message)), None)
         if rule is not None:
-            finding = Finding(
-                cause=rule.cause, config_fault=rule.config_fault, line=line, fatal=rule.fatal, advice=rule.advice
-            )
+            cause, advice = rule.cause, rule.advice
+            if cause is Cause.UNKNOWN:
+                cause = Cause.OOM_KV_POOL if self._has_context else Cause.OOM_WEIGHTS
+                advice = _OUT_OF_MEMORY[cause]
+            finding = Finding(cause=cause, config_fault=rule.config_fault, line=line, fatal=rule.fatal, advice=advice)
             self.find(finding, is_sure=True)
         if not self.seen.death and _GIVEN_UP.search(message):
             self.seen = replace(self.seen, death=line)

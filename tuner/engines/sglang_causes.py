@@ -73,6 +73,7 @@ RULES: tuple[Rule, ...] = (
         tokens=(
             "out of memory: killed process",
             "crashed with exit code -9",
+            "(exit code: -9)",
         ),
         cause=Cause.HOST_OOM,
         config_fault=None,
@@ -80,10 +81,22 @@ RULES: tuple[Rule, ...] = (
         advice=_HOST_OOM_ADVICE,
     ),
     Rule(
-        tokens=("[errno 12] cannot allocate memory",), cause=Cause.HOST_OOM, config_fault=None, advice=_HOST_OOM_ADVICE
+        tokens=("[errno 12] cannot allocate memory", "std::bad_alloc"),
+        cause=Cause.HOST_OOM,
+        config_fault=None,
+        advice=_HOST_OOM_ADVICE,
     ),
     Rule(
-        tokens=("cuda out of memory", "outofmemoryerror", "cudaerrormemoryallocation", "cuda error: out of memory"),
+        tokens=(
+            "cuda out of memory",
+            "outofmemoryerror",
+            "cudaerrormemoryallocation",
+            "cuda error: out of memory",
+            "cuda driver error: out of memory",
+            "hip out of memory",
+            "cuda failure 2 'out of memory'",  # NCCL's words for it
+            "cuda failure 'out of memory'",
+        ),
         cause=Cause.UNKNOWN,
         config_fault=True,
         direction=HIGH,
@@ -112,7 +125,17 @@ RULES: tuple[Rule, ...] = (
         advice="a kernel package does not fit this SGLang; reinstall it as the line says",
     ),
     Rule(
-        tokens=("modulenotfounderror", "importerror:", "undefined symbol"),
+        tokens=(
+            "modulenotfounderror",
+            "importerror:",
+            "undefined symbol",
+            "cannot open shared object file",
+            "no kernel image is available",
+            "driver version is insufficient",
+            "driver on your system is too old",
+            "could not find nvcc",
+            "does not recognize this architecture",
+        ),
         cause=Cause.DEPENDENCY_MISMATCH,
         config_fault=False,
         advice="a Python package is missing or does not fit; the installation is broken",
@@ -124,6 +147,11 @@ RULES: tuple[Rule, ...] = (
             "repositorynotfounderror",
             "gatedrepoerror",
             "offlinemodeisenabled",
+            "localentrynotfounderror",
+            "entrynotfounderror",
+            "hfvalidationerror",
+            "does not appear to have a file named",
+            "error while deserializing header",  # a damaged file of weights
         ),
         cause=Cause.MODEL_MISSING,
         config_fault=False,
@@ -169,6 +197,9 @@ RULES: tuple[Rule, ...] = (
             "ncclsystemerror",
             "ncclinternalerror",
             "distbackenderror",
+            "distnetworkerror",
+            "diststoreerror",
+            "connectfullmesh failed",  # Gloo's
             "cudart error",
         ),
         cause=Cause.COLLECTIVE,
@@ -186,6 +217,7 @@ RULES: tuple[Rule, ...] = (
             "set_mamba_track_indices_from_reqs",
             "draft over-allocation",
             "'nonetype' object cannot be interpreted as an integer",
+            "increase the workspace buffer size",  # FlashInfer's, of a fixed size
             "must match the size of tensor",
         ),
         cause=Cause.ENGINE_BUG,
@@ -247,6 +279,14 @@ EARLY_CHECK_RULE = Rule(
     cause=Cause.REJECTED_ARGUMENTS, config_fault=None, advice="SGLang stopped before it loaded anything"
 )
 
+HOST_MEMORY_RULE = Rule(cause=Cause.HOST_OOM, config_fault=None, advice=_HOST_OOM_ADVICE)
+"""Python's MemoryError: its name stands in that of PyTorch's, too."""
+CUDA_ERROR = "cuda error: "
+CUDA_RULE = Rule(
+    cause=Cause.CUDA_FAULT,
+    config_fault=None,
+    advice="a GPU kernel failed; the traceback's line is not the culprit, CUDA reports late",
+)
 SPECULATION_BUG_RULE = Rule(
     cause=Cause.ENGINE_BUG,
     config_fault=None,

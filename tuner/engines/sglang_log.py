@@ -67,7 +67,6 @@ class SglangLogReader(LogFollower):
         self._rank = ""
         self._argument_frame = False
         self._speculation_frame = False
-        self._warm_up_failed = False
 
     def read(self, line: str, message: str, lowered: str) -> None:
         """Take from one line what it says."""
@@ -88,7 +87,7 @@ class SglangLogReader(LogFollower):
         if causes.UNBALANCED in lowered and not self.seen.doubt:
             self.seen = replace(self.seen, doubt=line)
         if _TRACEBACK in lowered:
-            self._begin_traceback(stamp, lowered)
+            self._begin_traceback(stamp)
         exception = _EXCEPTION.match(text)
         self._weigh(line, lowered, "" if exception is None else exception.group())
         if exception is not None and not self.seen.exception:
@@ -140,9 +139,8 @@ class SglangLogReader(LogFollower):
 
     # ------------------------------------------------------------------ causes
 
-    def _begin_traceback(self, stamp: re.Match[str] | None, lowered: str) -> None:
+    def _begin_traceback(self, stamp: re.Match[str] | None) -> None:
         self._argument_frame = self._speculation_frame = False
-        self._warm_up_failed = self._warm_up_failed or "warmup error" in lowered
         if stamp is not None:
             self._rank = _rank(stamp.group())
 
@@ -167,10 +165,14 @@ class SglangLogReader(LogFollower):
             return causes.ARGUMENTS_RULE
         if causes.PEER_GONE in lowered:
             return None
-        return _RULES.find(lowered) or self._rule_of_exception(exception.rpartition(".")[2], is_early=is_early)
+        return _RULES.find(lowered) or self._rule_of_exception(exception.rpartition(".")[2], lowered, is_early=is_early)
 
-    def _rule_of_exception(self, kind: str, *, is_early: bool) -> Rule | None:
+    def _rule_of_exception(self, kind: str, lowered: str, *, is_early: bool) -> Rule | None:
         """Judge an exception that no rule knows by where it was raised."""
+        if kind and causes.CUDA_ERROR in lowered:
+            return causes.CUDA_RULE
+        if kind == "MemoryError":
+            return causes.HOST_MEMORY_RULE
         if is_early and kind in _CHECKS and not self._rank:
             return causes.ARGUMENTS_RULE if self._argument_frame else causes.EARLY_CHECK_RULE
         if kind and self._speculation_frame and self._is_up and kind != "ConnectionError":
