@@ -110,7 +110,8 @@ _OUT_OF_MEMORY = {
 # Texts of which a piece of log must hold one, lower case, for its lines to be looked at: requests log none.
 _TRIGGERS = (
     "args=", "load_model", "model ", "llama_context:", "unable to allocate", "error", "argument", "failed",
-    "bad_alloc", "magic", "couldn't bind", "in use", "no module", "undefined symbol", "ggml_a", "terminate", "out of memory", "exiting",
+    "bad_alloc", "magic", "couldn't bind", "in use", "no module", "undefined symbol", "ggml_a", "terminate",
+    "out of memory", "exiting",
 )  # fmt: skip
 _GIVEN_UP = re.compile(r"exiting due to |llama-server: error: ")
 _OWN_FAULTS = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS})
