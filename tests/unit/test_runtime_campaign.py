@@ -15,7 +15,8 @@ from tuner.model.space import Assignment, IntParameter
 from tuner.model.study import SshLogin, StudySpec
 from tuner.model.trial import Command, TrialEvent, TrialFinished, TrialRequest
 from tuner.ports import EngineAdapter, HostPorts
-from tuner.runtime.campaign import COMEBACKS, FAULTS_IN_A_ROW, counted
+from tuner.runtime.campaign import counted
+from tuner.runtime.roster import COMEBACKS, FAULTS_IN_A_ROW
 from tuner.testing.fake_campaign import ENGINE, SPACE, Notes, campaign, inline, optimizer_of, spec
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_host import Death, FakeHost, Start

@@ -14,7 +14,8 @@ from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measure
 from tuner.model.ruling import Ruling, Word
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Remark, StateEntered, TrialEvent, TrialFinished
-from tuner.runtime.campaign import FAULTS_IN_A_ROW, counted
+from tuner.runtime.campaign import counted
+from tuner.runtime.roster import FAULTS_IN_A_ROW
 from tuner.runtime.steering import Flight, Steering
 from tuner.testing.fake_campaign import FakeOrders, Notes, campaign, inline, optimizer_of, spec
 from tuner.testing.fake_host import Start

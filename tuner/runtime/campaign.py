@@ -17,19 +17,8 @@ from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import Remark, StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Orders, Proposal, RunObserver
 from tuner.runtime.racing import end
+from tuner.runtime.roster import FAULTS_IN_A_ROW, Roster
 from tuner.runtime.steering import Deed, Flight, Steering
-
-FAULTS_IN_A_ROW = 3
-"""Faults after which a host is set aside (design, section 4)."""
-
-PROBE_S = 60.0
-"""Between two looks at whether a host that was set aside can be used again."""
-
-COMEBACKS = 3
-"""How often a host may come back without finishing a trial in between, before it is set aside for good."""
-
-WAIT_S = 1800.0
-"""How long a run waits for a host of somebody's when all are set aside: a GPU server takes minutes to boot."""
 
 
 def counted(rows: Sequence[TrialRow]) -> int:
@@ -53,17 +42,6 @@ def request_of(spec: StudySpec, engine: EngineAdapter, proposal: Proposal) -> Tr
 
 
 @dataclass(slots=True)
-class _Host:
-    name: str
-    faults: int = 0
-    last_fault: str = ""
-    is_owned: bool = False
-    comebacks: int = 0
-    recovering: asyncio.Task[bool] | None = None
-    is_aside: bool = False
-
-
-@dataclass(slots=True)
 class Campaign:
     """Runs one study on its hosts. One object runs once.
 
@@ -84,8 +62,8 @@ class Campaign:
     _stopping: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _error: TunerError | None = None
-    _running: dict[asyncio.Task[TrialResult], _Host] = field(default_factory=dict)
-    _hosts: list[_Host] = field(default_factory=list)
+    _running: dict[asyncio.Task[TrialResult], str] = field(default_factory=dict)
+    _hosts: Roster = field(init=False)
     _baseline: int | None = None
     _flights: dict[int, Flight] = field(default_factory=dict)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -103,7 +81,7 @@ class Campaign:
 
         Whatever is raised, the running trials have been ended and their hosts are clean.
         """
-        self._hosts = [_Host(host.name, is_owned=host.is_owned) for host in self.spec.hosts]
+        self._hosts = Roster(self.spec.hosts, self.executor, self.observer, self.clock)
         complete = False
         serving = None if self.orders is None else asyncio.ensure_future(self._serve(self.orders))
         try:
@@ -116,9 +94,7 @@ class Campaign:
             self._error = self._error or error
         if serving is not None:
             await end(serving)
-        for host in self._hosts:
-            if host.recovering is not None:
-                await end(host.recovering)
+        await self._hosts.close()
         await self._wind_down()
         if self._error is not None:
             raise self._error
@@ -129,26 +105,23 @@ class Campaign:
         self._stopping = True
         self._stopped.set()
         for host in list(self._running.values()):
-            await self.executor.stop(host.name)
+            await self.executor.stop(host)
 
     def _fill(self) -> bool:
         """Give every free host a trial while the budget lasts; True when the space is exhausted."""
-        busy = {host.name for host in self._running.values()}
-        for host in self._hosts:
-            if host.is_aside or host.name in busy:
-                continue
+        for host in self._hosts.free(busy=set(self._running.values())):
             if counted(self.optimizer.rows()) + len(self._running) >= self.spec.trials:
                 return False
-            proposal = self.optimizer.propose(host.name)
+            proposal = self.optimizer.propose(host)
             if proposal is None:
                 return True
             request = request_of(self.spec, self.engine, proposal)
             if proposal.baseline:
                 self._baseline = proposal.number
-            self.evidence.begin(request, host.name)
-            self.observer.proposed(host.name, proposal)
+            self.evidence.begin(request, host)
+            self.observer.proposed(host, proposal)
             flight = Flight(
-                number=request.number, host=host.name, ladder=request.workload.ladder, began_s=self.clock.now_s()
+                number=request.number, host=host, ladder=request.workload.ladder, began_s=self.clock.now_s()
             )
             self._flights[flight.number] = flight
             self._running[asyncio.ensure_future(self._follow(flight, request))] = host
@@ -164,45 +137,19 @@ class Campaign:
             if exhausted:
                 self.observer.remark("every configuration of the space has been tried")
             return True
-        if await self._one_comes_back():
+        if await self._hosts.one_comes_back(self._stopped):
             return False
-        aside = "; ".join(f"{host.name}: {host.last_fault}" for host in self._hosts)
+        faults = self._hosts.faults()
         raise TooManyFaults(
-            f"study {self.spec.name}: no host is left after {FAULTS_IN_A_ROW} faults in a row ({aside}); "
+            f"study {self.spec.name}: no host is left after {FAULTS_IN_A_ROW} faults in a row ({faults}); "
             "mend the host, then run the same command again"
         )
-
-    async def _one_comes_back(self) -> bool:
-        """Wait until a host can be used again or the run is stopped; False: none does in time.
-
-        On a machine of our own nothing is waited for: what is wrong there, nobody else is mending.
-        """
-        hopes = [host.recovering for host in self._hosts if host.is_owned and host.recovering is not None]
-        if not hopes:
-            return False
-        self.observer.remark(f"all hosts are set aside: waiting up to {WAIT_S / 60:.0f} minutes for one to come back")
-        limit, stop = asyncio.ensure_future(self.clock.sleep(WAIT_S)), asyncio.ensure_future(self._stopped.wait())
-        try:
-            await asyncio.wait([*hopes, limit, stop], return_when=asyncio.FIRST_COMPLETED)
-            return not limit.done()
-        finally:
-            await end(limit)
-            await end(stop)
-            self._take_back()
-
-    def _take_back(self) -> None:
-        """Use the hosts again that have come back."""
-        for host in self._hosts:
-            if host.recovering is not None and host.recovering.done():
-                host.is_aside = not host.recovering.result()  # a bug in it is a bug of the run
-                host.recovering = None
 
     async def _settle_one(self, serving: asyncio.Future[None] | None = None) -> None:
         """Wait for the next trial to end, if any runs, and tell it; or for a host to come back, or an order."""
         if not self._running:
             return
-        awaited: list[asyncio.Future[Any]] = [*self._running]
-        awaited += [host.recovering for host in self._hosts if host.recovering is not None]
+        awaited: list[asyncio.Future[Any]] = [*self._running, *self._hosts.recovering]
         awaited += [] if serving is None else [serving]
         woken = asyncio.ensure_future(self._woken.wait())
         try:
@@ -211,7 +158,7 @@ class Campaign:
             await end(woken)
         self._woken.clear()
         _raise_error_of(serving)
-        self._take_back()
+        self._hosts.take_back()
         for task in [task for task in self._running if task.done()]:
             self._tell(self._running.pop(task), task.result())
 
@@ -225,7 +172,7 @@ class Campaign:
             except TunerError as error:
                 self._error = self._error or error
 
-    def _tell(self, host: _Host, result: TrialResult) -> None:
+    def _tell(self, host: str, result: TrialResult) -> None:
         self.optimizer.tell(result)
         self.evidence.finish(result.number, result.outcome)
         self.observer.told(result, self.optimizer.rows())
@@ -234,40 +181,7 @@ class Campaign:
                 f"study {self.spec.name}: the base command does not start as it stands: "
                 f"{_last_words(result.outcome)}; mend [server] command and begin anew (move {self.spec.directory} away)"
             )
-        if not isinstance(result.outcome, Faulted):
-            if not _says_nothing_of_its_host(result.outcome):
-                host.faults = host.comebacks = 0
-            return
-        host.faults += 1
-        host.last_fault = result.outcome.error
-        if host.faults >= FAULTS_IN_A_ROW or result.outcome.set_aside:
-            again = "" if host.comebacks == 0 else " once more"
-            after = "" if result.outcome.set_aside else f" after {host.faults} faults in a row"
-            self.observer.remark(f"host {host.name} is set aside{again}{after}: {host.last_fault}")
-            host.is_aside = True
-            host.recovering = asyncio.ensure_future(self._recover(host))
-
-    async def _recover(self, host: _Host) -> bool:
-        """Restore a host that was set aside, and return when it can be used again; False: never in this run."""
-        try:
-            await self.executor.release(host.name)
-        except TunerError as error:
-            self.observer.remark(f"host {host.name}: {error}")
-        if host.comebacks >= COMEBACKS:
-            return False
-        host.comebacks += 1
-        while True:
-            await self.clock.sleep(PROBE_S)
-            try:
-                await self.executor.probe(host.name)
-            except TunerError as error:
-                host.last_fault = str(error)
-            else:
-                break
-        # One more fault sets it aside again: it has not proven anything yet.
-        host.faults = FAULTS_IN_A_ROW - 1
-        self.observer.remark(f"host {host.name} answers again and takes trials")
-        return True
+        self._hosts.judge(host, result.outcome)
 
     async def _serve(self, orders: Orders) -> None:
         """Carry out what people ask, for as long as the run lasts."""
@@ -387,13 +301,6 @@ def _cannot_start(outcome: Outcome) -> bool:
         return False
     refused = outcome.verdict.cause is Cause.REJECTED_ARGUMENTS
     return refused or (at_the_start and outcome.verdict.cause not in MEMORY_CAUSES)
-
-
-def _says_nothing_of_its_host(outcome: Outcome) -> bool:
-    """Whether a person, or the end of the run, ended a trial before its host could prove itself."""
-    return isinstance(outcome, Interrupted) or (
-        isinstance(outcome, Infeasible) and outcome.verdict.cause is Cause.RULED
-    )
 
 
 def _last_words(outcome: Outcome) -> str:
