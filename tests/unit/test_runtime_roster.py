@@ -9,7 +9,7 @@ import pytest
 from tuner.execution.inline import InlineExecutor
 from tuner.model.outcome import Faulted, Interrupted, Outcome, TrialState
 from tuner.runtime.roster import FAULTS_IN_A_ROW, Roster
-from tuner.testing.fake_campaign import ENGINE, Notes, spec
+from tuner.testing.fake_campaign import ENGINE, Notes, Observer, spec
 from tuner.testing.fake_clock import FakeClock
 from tuner.testing.fake_host import FakeHost, Start
 from tuner.testing.results import infeasible, measured
@@ -36,7 +36,7 @@ def test_a_host_takes_trials_until_it_faults_three_times_or_is_broken(outcomes: 
         notes = Notes()
         host = FakeHost(ENGINE, Start(), name="host0", clock=FakeClock())
         executor = InlineExecutor({"host0": host.ports()}, {"fake": ENGINE})
-        roster = Roster(spec().hosts, executor, notes, FakeClock())
+        roster = Roster(spec().hosts, executor, Observer(notes), FakeClock())
         for outcome in outcomes:
             roster.judge("host0", outcome)
         assert list(roster.free(busy=())) == (["host0"] if is_free else [])
