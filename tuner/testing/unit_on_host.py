@@ -33,6 +33,7 @@ systemctl list-units --all --no-legend --plain "tuner-*" | cut -d " " -f 1
 ls /run/systemd/transient 2>/dev/null | grep tuner
 true
 """
+_LOOKS = 25
 _EXEC_START = ("org.freedesktop.systemd1.Service", "ExecStartEx")
 
 
@@ -86,11 +87,23 @@ class UnitOnHost:
         )
         shown["ExecStart"] = json.dumps([line[:3] for line in json.loads(told)["data"]])
         return Standing(
-            text=self.sh('systemctl cat -- "$1"', self.unit),
+            text=self._text(),
             shown=shown,
             argv=self.argv(),
             traces=self.sh(_TRACES, drop_in_path(self.unit)),
         )
+
+    def _text(self) -> str:
+        """Return the unit's files.
+
+        While somebody else changes them, one that systemd still names may be gone, for a moment.
+        """
+        for _ in range(_LOOKS):
+            done = self.rig.run("systemctl", "cat", "--", self.unit)
+            if done.returncode == 0:
+                return done.stdout.strip()
+            time.sleep(0.2)
+        raise AssertionError(f"systemctl cat {self.unit}: {done.stderr}")
 
     def argv(self) -> tuple[str, ...]:
         """Return the main process's command line."""
