@@ -15,7 +15,7 @@ from tuner.model.record import RequestRecord, RequestStatus
 from tuner.model.space import Assignment
 from tuner.model.trial import Command, Remark, StateEntered, TrialEvent, TrialRequest
 from tuner.model.workload import Workload
-from tuner.ports import LoadProgress
+from tuner.ports import HostPorts, LoadProgress
 from tuner.runtime import symptoms
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.silence import COLD_PATIENCE, Silence, is_hanging, limit_s
@@ -59,7 +59,9 @@ class Engine(FakeEngine):
 class Ran:
     """A trial that was run to its outcome."""
 
-    def __init__(self, host: FakeHost, engine: FakeEngine, workload: Workload = WORKLOAD) -> None:
+    def __init__(
+        self, host: FakeHost, engine: FakeEngine, workload: Workload = WORKLOAD, *, ports: HostPorts | None = None
+    ) -> None:
         assignment = Assignment.of({"batch": 8, "draft": 3})
         request = TrialRequest(
             study="s",
@@ -71,7 +73,7 @@ class Ran:
             seed=1,
         )
         self.events: list[TrialEvent] = []
-        trial = Trial(request, HostSession(host.ports()), engine, self.events.append, asyncio.Event())
+        trial = Trial(request, HostSession(ports or host.ports()), engine, self.events.append, asyncio.Event())
         self.outcome: Outcome = asyncio.run(trial.run()).outcome
 
     @property
@@ -247,6 +249,14 @@ def test_a_server_that_never_answers_its_first_generation_hangs() -> None:
     ran = Ran(fake_host(engine, Start(hangs_after_s=0.0)), engine)
     assert ran.verdict.cause is Cause.HANG
     assert "nothing came back of a lone short generation for 40 s" in ran.verdict.evidence
+
+
+def test_a_server_that_hangs_is_given_little_time_to_end() -> None:
+    engine = Engine()
+    host = fake_host(engine, Start(log=((0.1, STAGE),), hangs_after_s=2.0, stop_s=None))
+    ran = Ran(host, engine, ports=replace(host.ports(), stop_grace_s=120.0))
+    assert ran.verdict.cause is Cause.HANG
+    assert host.service.graces == [10.0, 10.0], "a start and the one more that a hang is granted"
 
 
 def test_a_silence_that_is_allowed_is_waited_out() -> None:

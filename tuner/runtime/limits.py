@@ -24,6 +24,7 @@ class Limits:
             server's or the driver's: the larger of bytes and share of the card.
         gpu_look_s: between two looks at the GPUs while a leg is measured.
         outage_s: how long the host may be out of reach during a leg before the leg is void.
+        hung_grace_s: how long a server that hangs may take to end: it drains nothing.
         cleanup_after_s: how long a host may stay dirty before its owner's cleanup command is run.
     """
 
@@ -42,3 +43,4 @@ class Limits:
     gpu_look_s: float = 2.0
     outage_s: float = 2.0
     cleanup_after_s: float = 10.0
+    hung_grace_s: float = 10.0

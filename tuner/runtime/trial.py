@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tuner.errors import HostFault, MeasurementFault, PreflightError, ServerInTheWay
 from tuner.model.outcome import (
+    Cause,
     Faulted,
     Infeasible,
     Interrupted,
@@ -168,6 +169,7 @@ class Trial:
         self._attempts += 1
         attempt: Attempt | None = None
         in_the_way = False
+        grace_s = self._host.stop_grace_s
         try:
             try:
                 self._identity = await self._host.service.start(self._request.command)
@@ -177,6 +179,10 @@ class Trial:
             attempt = Attempt(self._context(target, control), self._identity)
             try:
                 measured = await attempt.run()
+            except ServerDiedError as died:
+                if died.verdict.cause is Cause.HANG:
+                    grace_s = min(grace_s, self._session.limits.hung_grace_s)
+                raise
             finally:
                 self._effective = attempt.effective or self._effective
                 self._legs = attempt.legs
@@ -185,17 +191,17 @@ class Trial:
             # Cancelled or failed, here or anywhere above: no server outlives its trial. What runs on a host
             # that is no longer ours, or was there before, is somebody else's.
             if not in_the_way and self._session.stay.lost is None:
-                await self._end_server(attempt)
+                await self._end_server(attempt, grace_s)
         return measured
 
-    async def _end_server(self, attempt: Attempt | None) -> None:
+    async def _end_server(self, attempt: Attempt | None, grace_s: float) -> None:
         """Stop the server, keep its last lines, and leave nothing of it on the host.
 
         A host that fails us here must not overturn what was measured or judged before: the
         next cleaning finds it dirty, and says so.
         """
         try:
-            await self._host.service.stop(grace_s=self._host.stop_grace_s)
+            await self._host.service.stop(grace_s=grace_s)
             if attempt is not None:
                 await attempt.read_rest()
             await self._host.service.forget()

@@ -159,6 +159,7 @@ class FakeService:
         self._result: str | None = None
         self._stop_requested = False
         self._legs_seen: dict[int, int] = {}
+        self.graces: list[float] = []  # what each stop of a living server granted
 
     # ------------------------------------------------------------------ the port
 
@@ -226,6 +227,7 @@ class FakeService:
         if not self._alive or self.current is None:
             return
         self._stop_requested = True
+        self.graces.append(grace_s)
         self._death_s = None
         ready = self.is_listening
         if self.current.stop_s is None or self.current.stop_s > grace_s:
