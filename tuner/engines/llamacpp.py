@@ -13,7 +13,8 @@ from typing import Any
 
 from tuner.engines import openai_stream
 from tuner.engines.flags import Argv, Flag, FlagSet
-from tuner.engines.llamacpp_log import LlamaCppLogReader
+from tuner.engines.llamacpp_log import GRAMMAR
+from tuner.engines.logs.reader import GrammarReader
 from tuner.engines.metrics_text import totals
 from tuner.engines.secrets import scrub
 from tuner.errors import AssignmentRejected, HostFault, UsageError
@@ -178,7 +179,7 @@ class LlamaCppAdapter:
 
     def log_reader(self) -> LogReader:
         """Return a reader for one start."""
-        return LlamaCppLogReader()
+        return GrammarReader(GRAMMAR)
 
     def health_call(self) -> HttpCall:
         """``/health`` answers 503 while the model loads: the port is open from the start."""

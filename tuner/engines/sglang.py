@@ -10,9 +10,10 @@ import orjson
 
 from tuner.engines import openai_stream
 from tuner.engines.flags import Argv, Flag, FlagSet
+from tuner.engines.logs.reader import GrammarReader
 from tuner.engines.metrics_text import totals
 from tuner.engines.secrets import scrub
-from tuner.engines.sglang_log import SglangLogReader
+from tuner.engines.sglang_log import GRAMMAR
 from tuner.errors import AssignmentRejected, HostFault, UsageError
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.record import Counters
@@ -143,7 +144,7 @@ class SglangAdapter:
 
     def log_reader(self) -> LogReader:
         """Return a reader for one start."""
-        return SglangLogReader()
+        return GrammarReader(GRAMMAR)
 
     def health_call(self) -> HttpCall:
         """``/health`` generates a token; the server itself gives up on that after 20 s."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tuner.engines.logs.findings import Rule
-from tuner.engines.logs.lines import Steady
+from tuner.engines.logs.grammar import Rule
 from tuner.model.outcome import Cause, MemoryDirection
 
 HIGH = MemoryDirection.FRACTION_TOO_HIGH
@@ -22,6 +21,28 @@ _HOST_OOM_ADVICE = "the host ran out of main memory; look at `dmesg` and at what
 
 # First match wins: the more special rule stands before the more general one.
 RULES: tuple[Rule, ...] = (
+    Rule(
+        tokens=("watchdog timeout (self.watchdog_timeout=",),
+        unless="soft=true",  # that one only logs
+        cause=Cause.HANG,
+        config_fault=None,
+        decisive=True,
+        fatal=True,
+        advice="a forward pass did not end; the py-spy dump in the log shows where",
+    ),
+    Rule(
+        tokens=("error: ",),
+        shape=re.compile(
+            r"error: (?:unrecognized arguments|ambiguous option|invalid choice|argument |"
+            r"the following arguments are required)"
+        ),
+        is_early=True,
+        cause=Cause.REJECTED_ARGUMENTS,
+        config_fault=True,
+        decisive=True,
+        fatal=True,
+        advice="SGLang refuses this command line",
+    ),
     Rule(
         tokens=("server couldn't get a response from detokenizer",),
         cause=Cause.HANG,
@@ -256,24 +277,6 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
-WATCHDOG = "watchdog timeout (self.watchdog_timeout="
-WATCHDOG_RULE = Rule(
-    cause=Cause.HANG,
-    config_fault=None,
-    decisive=True,
-    fatal=True,
-    advice="a forward pass did not end; the py-spy dump in the log shows where",
-)
-ARGPARSE = re.compile(
-    r"error: (unrecognized arguments|ambiguous option|invalid choice|argument |the following arguments are required)"
-)
-ARGUMENTS_RULE = Rule(
-    cause=Cause.REJECTED_ARGUMENTS,
-    config_fault=True,
-    decisive=True,
-    fatal=True,
-    advice="SGLang refuses this command line",
-)
 # A check failed before any weight was touched, but not in the code that reads the arguments.
 EARLY_CHECK_RULE = Rule(
     cause=Cause.REJECTED_ARGUMENTS, config_fault=None, advice="SGLang stopped before it loaded anything"
@@ -281,7 +284,9 @@ EARLY_CHECK_RULE = Rule(
 
 HOST_MEMORY_RULE = Rule(cause=Cause.HOST_OOM, config_fault=None, advice=_HOST_OOM_ADVICE)
 """Python's MemoryError: its name stands in that of PyTorch's, too."""
-CUDA_ERROR = "cuda error: "
+ARGUMENTS_RULE = Rule(
+    cause=Cause.REJECTED_ARGUMENTS, config_fault=True, fatal=True, advice="SGLang refuses this command line"
+)
 CUDA_RULE = Rule(
     cause=Cause.CUDA_FAULT,
     config_fault=None,
@@ -311,36 +316,3 @@ OUT_OF_MEMORY: Mapping[Cause, tuple[MemoryDirection | None, str]] = {
     ),
 }
 """Of each cause that a CUDA out-of-memory can be: direction and advice."""
-
-# Lines after which the server is lost; what killed it stands before them.
-DEATHS = (
-    "scheduler hit an exception",
-    "received sigquit from a child proces",
-    "sigquit received. signum=",
-    "crashed with exit code",
-    "scheduler died during initialization",
-    "initialization failed.",
-    "scheduler is dead. please check",
-)
-UNBALANCED = "the memory capacity is unbalanced"
-STOPS = ("sigterm received. signum=", "signal sigterm received")
-"""The server was told to end."""
-PEER_GONE = "remote process exited"
-"""NCCL of a rank whose peer has died: never the cause."""
-
-REQUESTS = ("Receive: obj=", "Finish: obj=", "Receive: ", "Finish: ")
-"""How lines begin that log requests: prompts and answers stand in them."""
-
-STEADY = Steady(within=("] Decode batch, ", "] Prefill batch, "), ends=('" 200 OK',))
-
-TRIGGERS: tuple[str, ...] = (
-    *(token for rule in RULES for token in rule.tokens),
-    *DEATHS,
-    *STOPS,
-    UNBALANCED,
-    "watchdog timeout (self.",
-    "error",
-    "exception",
-    "exit",
-)
-"""Lower-case texts of which a line must hold one to be looked at more closely."""

@@ -9,6 +9,8 @@ _ALLOCATION = re.compile(
 )
 _HOLDER = re.compile(r"\bProcess \d+ has ([\d.]+) ([KMGT]?i?B|bytes) memory in use")
 _VIABLE = re.compile(r"Raise --mem-fraction-static above ([\d.]*\d)")
+_REST = re.compile(r"total_rest_memory=(-?[\d.]*\d)")
+_STATE = re.compile(r"mamba_cache_per_req=([\d.]*\d)")
 _SMALL_BYTES = 256 * 1024**2
 """What another process may hold without being the cause: a CUDA context is as large."""
 
@@ -31,6 +33,24 @@ def viable_fraction(line: str) -> float | None:
     """Return the smallest fraction that the server itself calls viable; None: it names none."""
     found = _VIABLE.search(line)
     return float(found.group(1)) if found else None
+
+
+def is_left(line: str) -> bool:
+    """Whether there was memory for a state pool at all, as far as its line says."""
+    rest = _REST.search(line)
+    return rest is None or float(rest.group(1)) > 0
+
+
+def state_shortfall_bytes(line: str) -> int | None:
+    """Return how many bytes were missing at least for the state of one request; None: the line does not say.
+
+    Where there was room for one, what was missing depends on settings that the line does not name.
+    """
+    rest, state = _REST.search(line), _STATE.search(line)
+    if rest is None or state is None:
+        return None
+    missing = _bytes(state.group(1), "MB") - _bytes(rest.group(1), "GB")
+    return round(missing) if missing > 0 else None
 
 
 def other_holder(line: str, missing_bytes: int | None) -> bool:

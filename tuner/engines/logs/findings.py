@@ -2,49 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tuner.model.outcome import Cause, MemoryDirection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One kind of line and what it means.
-
-    Attributes:
-        tokens: texts of which one must be in the line, lower case.
-        also: a text that must be in the line besides, lower case.
-        cause: UNKNOWN for what the moment turns into a cause (out of GPU memory).
-        config_fault: as in :class:`tuner.model.outcome.Verdict`.
-        direction: for memory causes.
-        decisive: true wherever the line stands, also outside an exception.
-        fatal: the server cannot live after it.
-        advice: one sentence for the engineer.
-    """
-
-    tokens: tuple[str, ...] = ()
-    also: str = ""
-    cause: Cause
-    config_fault: bool | None
-    direction: MemoryDirection | None = None
-    decisive: bool = False
-    fatal: bool = False
-    advice: str = ""
-
-
-class Rules:
-    """Looks a line up in a table of rules; the first rule that fits wins."""
-
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._tokens = tuple((token, rule) for rule in rules for token in rule.tokens)
-
-    def find(self, lowered: str) -> Rule | None:
-        """Return the rule for a line in lower case; None: there is none."""
-        for token, rule in self._tokens:
-            if token in lowered and rule.also in lowered:
-                return rule
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

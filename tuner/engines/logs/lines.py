@@ -12,11 +12,20 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tuner.engines.logs.shippers import unwrapped
+
 LINE_LIMIT = 16_384
 """Characters kept of one line; a server that never ends its line must not fill our memory."""
 
 SERVED = ""
 """Stands for steady lines among the lines that are returned: there the server served on."""
+
+_ENDINGS = tuple(
+    f"{word}{end}"
+    for word in ("Error", "Exception", "Failure", "Exit", "Timeout", "Enabled", "Interrupt")
+    for end in (":", "\n")
+)
+"""What the names of exceptions end with, where Python prints them."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 
@@ -40,31 +49,35 @@ class LineCutter:
     Args:
         steady: lines of which only :data:`SERVED` is returned, once for those that stand together.
         triggers: lower-case texts of which a returned line holds one.
+        has_exceptions: lines that may be the last of a traceback are returned, too.
     """
 
-    def __init__(self, steady: Steady, triggers: Iterable[str]) -> None:
+    def __init__(self, steady: Steady, triggers: Iterable[str], *, has_exceptions: bool = False) -> None:
         self._open = ""
         self._within = steady.within or ("\0",)
         self._ends = steady.ends
         self._triggers = _shortest(triggers)
+        self._endings = _ENDINGS if has_exceptions else ()
         self._last = deque[str](maxlen=10)
 
     def cut(self, text: str) -> list[str]:
-        """Take the next piece; return the completed lines that hold a trigger, without colour codes."""
+        """Take the next piece; return the completed lines that may matter, without colour codes."""
         if "\r" in text:
             text = text.replace("\r", "\n")
+        if "\0" in text:  # a disk that was full, or text of two bytes a letter
+            text = text.replace("\0", "")
         end = text.rfind("\n")
         if end < 0:
             self._open += text[: max(0, LINE_LIMIT - len(self._open))]
             return []
-        lines = (self._open + text[:end]).split("\n")
+        whole = self._open + text[:end]
         self._open = text[end + 1 :][:LINE_LIMIT]
-        return self._chosen(lines)
+        return self._chosen(whole)
 
     def rest(self) -> list[str]:
-        """Return the unfinished last line, if it holds a trigger, for when no more will come."""
+        """Return the unfinished last line, if it may matter, for when no more will come."""
         line, self._open = self._open, ""
-        return self._chosen([line])
+        return self._chosen(line)
 
     def last(self) -> tuple[str, ...]:
         """Return the last lines that are not blank, oldest first, at most ten.
@@ -73,34 +86,37 @@ class LineCutter:
         """
         return tuple(self._last)
 
-    def _chosen(self, lines: list[str]) -> list[str]:
+    def _chosen(self, text: str) -> list[str]:
+        if "\x1b" in text:
+            text = _ANSI.sub("", text)
+        lines = text.split("\n")
+        if text.startswith("{") or "\n{" in text:
+            lines = [part for line in lines for part in (unwrapped(line) if line.startswith("{") else (line,))]
         self._remember(lines)
         first, ends = self._within[0], self._ends
         rest = [line for line in lines if first not in line and not line.endswith(ends)]
-        for text in self._within[1:]:
-            rest = [line for line in rest if text not in line]
+        for steady in self._within[1:]:
+            rest = [line for line in rest if steady not in line]
         has_served = len(rest) < len(lines)
-        if any("\x1b" in line for line in rest):
-            rest = [_clean(line) for line in rest]
-        text = "\n".join(rest).lower()
-        present = [trigger for trigger in self._triggers if trigger in text]
-        if not present:
+        joined = "\n".join(rest) + "\n"
+        lowered = joined.lower()
+        present = [trigger for trigger in self._triggers if trigger in lowered]
+        endings = [ending for ending in self._endings if ending in joined]
+        if not present and not endings:
             return [SERVED] if has_served else []
-        return (
-            self._in_order(lines, present)
-            if has_served
-            else [_clean(line) for line in rest if _holds(line.lower(), present)]
-        )
+        if has_served:
+            return self._in_order(lines, present, endings)
+        return [_clean(line) for line in rest if _matters(line, present, endings)]
 
-    def _in_order(self, lines: list[str], present: list[str]) -> list[str]:
-        """Return the lines that hold a trigger, and between them where the server served on."""
+    def _in_order(self, lines: list[str], present: list[str], endings: list[str]) -> list[str]:
+        """Return the lines that may matter, and between them where the server served on."""
         chosen: list[str] = []
         for line in lines:
             if line.endswith(self._ends) or _holds(line, self._within):
                 if not chosen or chosen[-1] != SERVED:
                     chosen.append(SERVED)
-            elif _holds((clean := _clean(line)).lower(), present):
-                chosen.append(clean)
+            elif _matters(line, present, endings):
+                chosen.append(_clean(line))
         return chosen
 
     def _remember(self, lines: list[str]) -> None:
@@ -112,6 +128,10 @@ class LineCutter:
                 if len(kept) == self._last.maxlen:
                     break
         self._last.extend(reversed(kept))
+
+
+def _matters(line: str, triggers: list[str], endings: list[str]) -> bool:
+    return _holds(line.lower(), triggers) or (bool(endings) and _holds(line.rstrip() + "\n", endings))
 
 
 def _holds(line: str, triggers: Iterable[str]) -> bool:
@@ -131,10 +151,7 @@ def _shortest(triggers: Iterable[str]) -> tuple[str, ...]:
 
 
 def _clean(line: str) -> str:
-    line = line[:LINE_LIMIT]
-    if "\x1b" in line:
-        line = _ANSI.sub("", line)
-    return line.rstrip()
+    return line[:LINE_LIMIT].rstrip()
 
 
 def shorten(line: str, limit: int = 400) -> str:
