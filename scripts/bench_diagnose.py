@@ -48,7 +48,7 @@ def logs(size: int) -> dict[str, bytes]:
             number, "" if number % 12 else "用户的请求已完成\n"
         ),
         "start-ups": lambda _number: startup,
-        "every line may matter": lambda number: f"[2026-10-14 02:11:07 TP0] a warning, no error: {number}\n",
+        "every line may matter": lambda number: f"[2026-10-14 02:11:07 TP0] retrying after NCCL error {number}\n",
     }
     made: dict[str, bytes] = {}
     for name, text in texts.items():

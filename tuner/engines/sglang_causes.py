@@ -31,10 +31,12 @@ RULES: tuple[Rule, ...] = (
         advice="a forward pass did not end; the py-spy dump in the log shows where",
     ),
     Rule(
-        tokens=("error: ",),
-        shape=re.compile(
-            r"error: (?:unrecognized arguments|ambiguous option|invalid choice|argument |"
-            r"the following arguments are required)"
+        tokens=(
+            "error: unrecognized arguments",
+            "error: ambiguous option",
+            "error: invalid choice",
+            "error: argument ",
+            "error: the following arguments are required",
         ),
         is_early=True,
         cause=Cause.REJECTED_ARGUMENTS,
@@ -91,18 +93,27 @@ RULES: tuple[Rule, ...] = (
         advice="lower --max-running-requests: request slots ran out, not GPU memory",
     ),
     Rule(
-        tokens=(
-            "out of memory: killed process",
-            "crashed with exit code -9",
-            "(exit code: -9)",
-        ),
+        tokens=("out of memory: killed process",),
+        shape=re.compile(r"\((?:sglang|python|launch_server)"),
         cause=Cause.HOST_OOM,
         config_fault=None,
         decisive=True,
         advice=_HOST_OOM_ADVICE,
     ),
     Rule(
-        tokens=("[errno 12] cannot allocate memory", "std::bad_alloc"),
+        tokens=("crashed with exit code -9", "(exit code: -9)"),
+        cause=Cause.HOST_OOM,
+        config_fault=None,
+        decisive=True,
+        advice=_HOST_OOM_ADVICE,
+    ),
+    Rule(
+        tokens=(
+            "[errno 12] cannot allocate memory",
+            "error code 12 (cannot allocate memory)",
+            "defaultcpuallocator: can't allocate memory",
+            "std::bad_alloc",
+        ),
         cause=Cause.HOST_OOM,
         config_fault=None,
         advice=_HOST_OOM_ADVICE,
@@ -115,9 +126,19 @@ RULES: tuple[Rule, ...] = (
             "cuda error: out of memory",
             "cuda driver error: out of memory",
             "hip out of memory",
-            "cuda failure 2 'out of memory'",  # NCCL's words for it
-            "cuda failure 'out of memory'",
+            "cuda_error_out_of_memory",
+            "triton error [cuda]: out of memory",
+            "cublas_status_alloc_failed",
+            "cudnn_status_alloc_failed",
+            "cusolver_status_alloc_failed",
         ),
+        cause=Cause.UNKNOWN,
+        config_fault=True,
+        direction=HIGH,
+    ),
+    Rule(
+        tokens=("cuda failure 2 'out of memory'", "cuda failure 'out of memory'"),  # NCCL says why only lines later
+        refines=Cause.COLLECTIVE,
         cause=Cause.UNKNOWN,
         config_fault=True,
         direction=HIGH,
@@ -156,10 +177,26 @@ RULES: tuple[Rule, ...] = (
             "driver on your system is too old",
             "could not find nvcc",
             "does not recognize this architecture",
+            "could not load any common_ops library",
+            "ninja is required to load",
         ),
         cause=Cause.DEPENDENCY_MISMATCH,
         config_fault=False,
         advice="a Python package is missing or does not fit; the installation is broken",
+    ),
+    Rule(
+        tokens=("no such file or directory: ",),
+        shape=re.compile(r"'(?:\S*/)?(?:ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+|ld)'"),
+        cause=Cause.DEPENDENCY_MISMATCH,
+        config_fault=False,
+        advice="a compiler that kernels are built with at their first use is missing; install it",
+    ),
+    Rule(
+        tokens=("no such file or directory: ",),
+        shape=re.compile(r"\.safetensors|\.bin'|pytorch_model|/config\.json|/tokenizer\w*\.\w+'"),
+        cause=Cause.MODEL_MISSING,
+        config_fault=False,
+        advice="a file of the model is not on the host",
     ),
     Rule(
         tokens=(
@@ -172,7 +209,13 @@ RULES: tuple[Rule, ...] = (
             "entrynotfounderror",
             "hfvalidationerror",
             "does not appear to have a file named",
-            "error while deserializing header",  # a damaged file of weights
+            "error while deserializing",  # a damaged file of weights
+            "access a gated repo",
+            "access gated repo",
+            "404 client error",
+            "couldn't connect to 'https://huggingface.co'",
+            "couldn't find them in the cached files",
+            "unrecognized model in ",
         ),
         cause=Cause.MODEL_MISSING,
         config_fault=False,
@@ -204,7 +247,22 @@ RULES: tuple[Rule, ...] = (
         advice="a GPU kernel failed; the traceback's line is not the culprit, CUDA reports late",
     ),
     Rule(
-        tokens=("watchdog caught collective operation timeout",),
+        tokens=("assertion `",),
+        also=".cu:",
+        cause=Cause.CUDA_FAULT,
+        config_fault=None,
+        decisive=True,
+        advice="a GPU kernel's own check failed; the error that follows is reported late, and elsewhere",
+    ),
+    Rule(
+        tokens=("fatal python error: segmentation fault",),
+        cause=Cause.ENGINE_BUG,
+        config_fault=None,
+        decisive=True,
+        advice="native code of SGLang or of what it stands on crashed; the lines that follow show where",
+    ),
+    Rule(
+        tokens=("watchdog caught collective operation timeout", "processgroupnccl's watchdog got stuck"),
         cause=Cause.COLLECTIVE,
         config_fault=None,
         decisive=True,
@@ -239,11 +297,22 @@ RULES: tuple[Rule, ...] = (
             "draft over-allocation",
             "'nonetype' object cannot be interpreted as an integer",
             "increase the workspace buffer size",  # FlashInfer's, of a fixed size
+            "in alignedallocator",
             "must match the size of tensor",
+            "sizes of tensors must match",
+            "probability tensor contains either",
+            "nan in the logits",
+            "triton.runtime.errors.outofresources",
         ),
         cause=Cause.ENGINE_BUG,
         config_fault=None,
         advice="a defect of SGLang with this combination; note the version with the verdict",
+    ),
+    Rule(
+        tokens=("greater than the derived context_length",),
+        cause=Cause.REJECTED_ARGUMENTS,
+        config_fault=None,  # nothing that is tuned
+        advice="the model does not know so long a context; lower --context-length",
     ),
     Rule(
         tokens=(
@@ -255,6 +324,18 @@ RULES: tuple[Rule, ...] = (
             "is not supported in attention backend",
             "unknown speculative algorithm name",
             "mamba_track_interval",
+            "requires the draft model to share the same vocabulary",
+            "chunked_prefill_size must be divisible",
+            "multi-layer eagle requires",
+            "only supports page_size=1",
+            "no_buffer do not support",
+            "speculative decoding does not support dp attention",
+            "speculative decoding only supports",
+            "pipeline parallelism is not compatible",
+            "draft requires --speculative-algorithm",
+            "is incompatible with --speculative",
+            "--enable-linear-replayssm-spec",
+            "please use `--attention-backend",
             "speculative-use-rejection-sampling",
             "candidate_steps",
         ),
@@ -279,7 +360,10 @@ RULES: tuple[Rule, ...] = (
 
 # A check failed before any weight was touched, but not in the code that reads the arguments.
 EARLY_CHECK_RULE = Rule(
-    cause=Cause.REJECTED_ARGUMENTS, config_fault=None, advice="SGLang stopped before it loaded anything"
+    cause=Cause.REJECTED_ARGUMENTS,
+    config_fault=None,
+    is_weak=True,
+    advice="SGLang stopped before it loaded anything",
 )
 
 HOST_MEMORY_RULE = Rule(cause=Cause.HOST_OOM, config_fault=None, advice=_HOST_OOM_ADVICE)

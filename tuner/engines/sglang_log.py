@@ -20,6 +20,7 @@ from tuner.model.outcome import Cause, MemoryDirection
 _SPECULATES = "speculates"
 _ARGUMENTS, _SPECULATION = "arguments", "speculation"
 _WEIGHTS, _POOL, _CAPTURE, _SERVING = "weights", "pool", "capture", "serving"
+_WRAPPED = re.compile(r"Capture cuda graph failed:|Fail when using backend:")
 _CHECKS = ("ValueError", "AssertionError", "TypeError", "KeyError")
 
 
@@ -42,7 +43,7 @@ def settle(rule: Rule, line: str, moment: Moment) -> Finding:
     cause, direction, advice = rule.cause, rule.direction, rule.advice
     missing = None
     if cause is Cause.UNKNOWN:
-        cause = memory_cause(moment)
+        cause = Cause.OOM_GRAPH_CAPTURE if _WRAPPED.search(line) else memory_cause(moment)
         direction, advice = causes.OUT_OF_MEMORY[cause]
         missing = shortfall_bytes(line)
     elif cause is Cause.OOM_STATE_POOL:
@@ -117,7 +118,7 @@ GRAMMAR = Grammar(
     rank=re.compile(r"\b(?:DP\d+ )?TP\d+(?: (?:PP|EP)\d+)*(?=\])"),
     exception=re.compile(
         r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Exit|Timeout|Enabled|Interrupt)\b(?=:|$)"
-        r"|Exception(?=:|$)"
+        r"|Exception(?=:|$)|(?:[a-z_]\w*\.)+[A-Z]\w*(?=:|$)"
     ),
     traceback="traceback (most recent call last)",
     frames=(
@@ -162,7 +163,14 @@ GRAMMAR = Grammar(
     stops=("sigterm received. signum=", "signal sigterm received"),
     doubt=("the memory capacity is unbalanced",),
     peers=("remote process exited", "/gloo/transport/", "recvvalue failed"),
-    harmless=("setup custom allreduce failed", "skipping tactic", "skipping a tactic", "retrying", "falling back"),
+    harmless=(
+        "setup custom allreduce failed",
+        "skipping tactic",
+        "skipping a tactic",
+        "retrying",
+        "falling back",
+        "server socket has failed to bind",
+    ),
     requests=("Receive: ", "Finish: "),
     steady=Steady(within=("] Decode batch", "] Prefill batch"), ends=('" 200 OK',)),
 )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tuner.engines.logs import services
 from tuner.engines.logs.findings import Finding
 from tuner.engines.logs.judging import Engine
 from tuner.engines.logs.lines import Steady
@@ -31,6 +32,8 @@ class Rule:
         direction: for memory causes.
         decisive: true wherever the line stands, also outside an exception.
         fatal: the server cannot live after it.
+        is_weak: it is only a hint, although it was raised: what was raised besides may tell more.
+        refines: a cause that it takes the place of, where it belongs to the same record of the log.
         advice: one sentence for the engineer.
     """
 
@@ -44,6 +47,8 @@ class Rule:
     direction: MemoryDirection | None = None
     decisive: bool = False
     fatal: bool = False
+    is_weak: bool = False
+    refines: Cause | None = None
     advice: str = ""
 
 
@@ -234,6 +239,7 @@ class Grammar:
                 *loading,
                 *frames,
                 *self.minor,
+                *services.TRIGGERS,
                 *self.deaths,
                 *self.stops,
                 *self.doubt,

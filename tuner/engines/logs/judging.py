@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from signal import SIGTERM
+from signal import SIGHUP, SIGINT, SIGTERM
 
 from tuner.engines.logs.findings import Finding, Seen
 from tuner.engines.logs.lines import shorten
@@ -19,6 +19,7 @@ from tuner.model.outcome import MEMORY_CAUSES, Cause, Ending, Verdict
 _MOST_EVIDENCE = 10
 _KILLED = re.compile(r"Killed process \d+ \(([^)]*)\)|oom-kill:.*\btask=([^,]*)")
 _XID = "Xid ("
+_SHELL = 128
 _HOST_OOM_ADVICE = "the host ran out of main memory; look at `dmesg` and at what else runs there"
 
 
@@ -42,7 +43,7 @@ def judge(seen: Seen, ending: Ending, engine: Engine) -> Verdict:
     told = _Told(seen, engine)
     if not ending.has_ended and not _is_over(seen):
         return told.verdict(Cause.HEALTHY, False, "nothing here shows a death", *seen.last[-3:])
-    finding = seen.sure
+    finding = None if seen.has_recovered else seen.sure
     if finding is not None and (finding.config_fault is True or seen.stop or not ending.signals_sent):
         return _explained(finding, seen, ending, told)
     return _stopped(seen, ending, told) or _outside(ending, told) or _unexplained(seen, ending, engine, told)
@@ -136,10 +137,16 @@ def _stopped(seen: Seen, ending: Ending, told: _Told) -> Verdict | None:
     if ending.service_result == "timeout" and not seen.stop and not seen.is_serving:
         advice = f"its service manager gave up on it at stage {seen.stage or 'start'}: see TimeoutStartSec of the unit"
         return told.verdict(Cause.START_TIMEOUT, None, advice, *seen.last)
-    if seen.stop or ending.stopped_by_others or ending.exit_signal == SIGTERM:
+    if seen.stop or ending.stopped_by_others or _asked(ending):
         advice = "someone else stopped it; nobody may touch a server under trial"
         return told.verdict(Cause.OPERATOR_STOP, False, advice, seen.stop, *seen.last[-3:])
     return None
+
+
+def _asked(ending: Ending) -> bool:
+    """Whether it ended by a signal with which people end programs; a shell reports one as 128 and its number."""
+    number = ending.exit_signal if ending.exit_status is None else ending.exit_status - _SHELL
+    return number in (SIGTERM, SIGINT, SIGHUP)
 
 
 def _outside(ending: Ending, told: _Told) -> Verdict | None:

@@ -90,7 +90,7 @@ class LineCutter:
         if "\x1b" in text:
             text = _ANSI.sub("", text)
         lines = text.split("\n")
-        if text.startswith("{") or "\n{" in text:
+        if "{" in text and (text.startswith("{") or "\n{" in text):
             lines = [part for line in lines for part in (unwrapped(line) if line.startswith("{") else (line,))]
         self._remember(lines)
         first, ends = self._within[0], self._ends

@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from tuner.engines.logs.findings import Seen
+from tuner.engines.logs.findings import Finding, Seen
 from tuner.engines.logs.grammar import Grammar, Moment, Rule
 from tuner.engines.logs.judging import judge
 from tuner.engines.logs.lines import SERVED, LineCutter
+from tuner.engines.logs.services import said
 from tuner.engines.logs.shippers import bare
-from tuner.model.outcome import Ending, Verdict
+from tuner.model.outcome import Cause, Ending, Verdict
+
+_ONLY_RAISED = frozenset(
+    {Cause.REJECTED_ARGUMENTS, Cause.MODEL_MISSING, Cause.DEPENDENCY_MISMATCH, Cause.ENGINE_BUG, Cause.HOST_OOM}
+)
+"""Causes whose words, where nothing was raised, are warnings; of the others they may be the last that was said."""
+_OUTSIDE = {
+    Cause.HOST_OOM: "the host ran out of main memory; look at `dmesg` and at what else runs there",
+    Cause.HANG: "systemd's watchdog ended it",
+    Cause.CUDA_FAULT: "the driver reports a GPU fault (Xid); look its number up in NVIDIA's list",
+}
 
 
 @dataclass(slots=True)
@@ -42,6 +53,7 @@ class GrammarReader:
         self._rank = ""
         self._marks: set[str] = set()
         self._is_minor = False
+        self._is_same_record = False
 
     # ------------------------------------------------------------------ the port
 
@@ -82,6 +94,8 @@ class GrammarReader:
     def _read(self, line: str) -> None:
         grammar = self._grammar
         message = bare(line)
+        if len(message) < len(line) and self._is_outside(line, message):
+            return
         stamp = grammar.stamp.match(message) if grammar.stamp is not None else None
         text = message if stamp is None else message[stamp.end() :]
         if text.startswith(grammar.requests):
@@ -90,11 +104,12 @@ class GrammarReader:
         if grammar.settings and text.startswith(grammar.settings):
             self._begin(line, text, lowered)
             return  # every flag's name stands in it, and none is a cause
-        if self._is_known:
+        prefix = "" if stamp is None else stamp.group()
+        self._is_same_record &= not prefix or prefix.startswith("[rank")
+        if self._is_known and not self._is_same_record:
             return  # what comes now are last words, of which there may be megabytes
         if self._is_frame(text):
             return
-        prefix = "" if stamp is None else stamp.group()
         self._note_traits(text, lowered)
         self._follow(line, prefix, lowered)
         self._weigh(line, prefix, text, lowered)
@@ -102,6 +117,35 @@ class GrammarReader:
     @property
     def _is_known(self) -> bool:
         return self._seen.sure is not None and bool(self._seen.death)
+
+    def _is_outside(self, line: str, message: str) -> bool:
+        """Take what a service manager or the kernel says; whether the line is one of theirs."""
+        found = said(line[: len(line) - len(message)], message, self._grammar.engine.processes)
+        if found is None:
+            return False
+        seen = self._seen
+        if seen.stop or self._is_known:
+            return True
+        if found.cause is not None:
+            if seen.sure is None or seen.has_recovered:
+                advice = _OUTSIDE[found.cause]
+                finding = Finding(cause=found.cause, config_fault=None, line=line, stage=seen.stage, advice=advice)
+                is_sure = found.cause is not Cause.CUDA_FAULT
+                seen = self._troubled(exception=seen.exception)
+                self._seen = replace(seen, sure=finding) if is_sure else replace(seen, hint=seen.hint or finding)
+        elif found.is_stop:
+            self._seen = replace(seen, stop=line)
+        elif found.is_death and not seen.death:
+            self._die(line)
+        return True
+
+    def _die(self, line: str) -> None:
+        """Note that the server is lost, and not by what it survived."""
+        seen = self._seen
+        if seen.has_recovered:
+            is_kept = seen.hint is not None and seen.hint.cause is Cause.HANG  # schedulers decode on for nobody
+            seen = replace(seen, sure=None, hint=seen.hint if is_kept else None, exception="", has_recovered=False)
+        self._seen = replace(seen, death=line)
 
     # ------------------------------------------------------------------ progress
 
@@ -205,22 +249,27 @@ class GrammarReader:
         if kind and (not self._seen.exception or self._seen.has_recovered):
             self._seen = self._troubled(exception=line)
         if not self._seen.death and _holds(lowered, grammar.deaths):
-            self._seen = replace(self._seen, death=line)
+            self._die(line)
 
     def _judge(self, line: str, text: str, lowered: str, kind: str, *, is_doubt: bool) -> None:
         """Keep what a line explains, unless an earlier one that it did not survive explained it."""
         seen = self._seen
-        if seen.sure is not None and not seen.has_recovered:
+        if seen.sure is not None and not seen.has_recovered and not self._is_same_record:
             return
         if kind:
             self._infer_stage()
         rule = self._rule(text, lowered, kind)
         if rule is None:
             return
+        if seen.sure is not None and not seen.has_recovered and rule.refines is not seen.sure.cause:
+            return
         finding = replace(self._grammar.settle(rule, line, self._moment()), stage=self._seen.stage)
-        if rule.decisive or kind:
+        if rule.decisive or (kind and not rule.is_weak) or (rule.refines is not None and seen.sure is not None):
             self._seen = replace(self._troubled(exception=self._seen.exception), sure=finding)
-        elif not is_doubt and (self._seen.hint is None or self._seen.has_recovered):
+            self._is_same_record = True
+            return
+        is_told = (bool(kind) or rule.cause not in _ONLY_RAISED) and not is_doubt
+        if is_told and (self._seen.hint is None or self._seen.has_recovered):
             self._seen = replace(self._troubled(exception=self._seen.exception), hint=finding)
 
     def _rule(self, text: str, lowered: str, kind: str) -> Rule | None:
