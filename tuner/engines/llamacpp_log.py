@@ -7,12 +7,13 @@ import signal
 
 from tuner.engines.logs.findings import Finding
 from tuner.engines.logs.grammar import Grammar, Moment, Rule, Rules, Stage, Trait
-from tuner.engines.logs.judging import Engine
+from tuner.engines.logs.judging import CRASHES, Engine
 from tuner.engines.logs.lines import Steady
 from tuner.engines.secrets import scrub
 from tuner.model.outcome import Cause
 
 _CONTEXT = "context"
+_CUDA_ERROR = re.compile(r"^(?:[\d.]+ [A-Z] )?(?:\w+: )?CUDA error: ")
 _OUT_OF_MEMORY = {
     Cause.OOM_KV_POOL: "lower ctx_size: the context does not fit into memory",
     Cause.OOM_WEIGHTS: "the weights do not fit: offload fewer layers, or take a smaller quantisation",
@@ -26,7 +27,7 @@ _RULES = (
         shape=re.compile(
             r"error: (unrecognized arguments|argument |the following arguments)|"
             r"llama-server: error: --|the argument has been removed|"
-            r"error: invalid argument|error while handling argument"
+            r"error: (?:invalid|unknown) argument|error while handling argument"
         ),
         cause=Cause.REJECTED_ARGUMENTS,
         config_fault=True,
@@ -43,6 +44,7 @@ _RULES = (
     ),
     Rule(
         tokens=("cuda error: out of memory",),
+        shape=_CUDA_ERROR,
         cause=Cause.OOM_SERVING,
         config_fault=True,
         decisive=True,
@@ -51,6 +53,7 @@ _RULES = (
     ),
     Rule(
         tokens=("cuda error: ",),
+        shape=_CUDA_ERROR,
         cause=Cause.CUDA_FAULT,
         config_fault=None,
         decisive=True,
@@ -66,7 +69,13 @@ _RULES = (
         advice="lower ctx_size: the context does not fit into memory",
     ),
     Rule(
-        tokens=("model not found:", "failed to open gguf file", "gguf_init_from_file: failed", "invalid magic"),
+        tokens=(
+            "model not found:",
+            "failed to open gguf file",
+            "gguf_init_from_file: failed",
+            "invalid magic",
+            "model is corrupted or incomplete",
+        ),
         cause=Cause.MODEL_MISSING,
         config_fault=False,
         decisive=True,
@@ -80,6 +89,14 @@ _RULES = (
         decisive=True,
         fatal=True,
         advice="another process holds the port; find it with `ss -ltnp`",
+    ),
+    Rule(
+        tokens=("unknown model architecture",),
+        cause=Cause.DEPENDENCY_MISMATCH,
+        config_fault=False,
+        decisive=True,
+        fatal=True,
+        advice="this llama.cpp is too old for the model",
     ),
     Rule(
         tokens=("no module named", "importerror", "undefined symbol"),
@@ -120,7 +137,7 @@ def settle(rule: Rule, line: str, moment: Moment) -> Finding:
 GRAMMAR = Grammar(
     engine=Engine(
         processes=("llama", "python"),
-        own_faults=frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS}),
+        own_faults=CRASHES | {signal.SIGABRT},  # it aborts at its own checks
         scrub=scrub,
     ),
     stages=("args", "load_model", "slots", "ready"),

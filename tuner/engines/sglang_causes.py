@@ -376,6 +376,11 @@ CUDA_RULE = Rule(
     config_fault=None,
     advice="a GPU kernel failed; the traceback's line is not the culprit, CUDA reports late",
 )
+MISTAKE_RULE = Rule(
+    cause=Cause.ENGINE_BUG,
+    config_fault=None,
+    advice="SGLang's scheduler made a mistake while it served; note its version with the verdict",
+)
 SPECULATION_BUG_RULE = Rule(
     cause=Cause.ENGINE_BUG,
     config_fault=None,

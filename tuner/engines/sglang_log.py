@@ -11,7 +11,7 @@ import re
 from tuner.engines import sglang_causes as causes
 from tuner.engines.logs.findings import Finding
 from tuner.engines.logs.grammar import Frame, Grammar, Loading, Moment, Rule, Rules, Stage, Trait
-from tuner.engines.logs.judging import Engine
+from tuner.engines.logs.judging import CRASHES, Engine
 from tuner.engines.logs.lines import Steady
 from tuner.engines.secrets import scrub
 from tuner.engines.sglang_memory import is_left, other_holder, shortfall_bytes, state_shortfall_bytes, viable_fraction
@@ -22,6 +22,11 @@ _ARGUMENTS, _SPECULATION = "arguments", "speculation"
 _WEIGHTS, _POOL, _CAPTURE, _SERVING = "weights", "pool", "capture", "serving"
 _WRAPPED = re.compile(r"Capture cuda graph failed:|Fail when using backend:")
 _CHECKS = ("ValueError", "AssertionError", "TypeError", "KeyError")
+_MISTAKES = (
+    "AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError",
+    "ZeroDivisionError",
+)  # fmt: skip
+"""What Python raises where a program is wrong, whatever it was asked."""
 
 
 def explain(kind: str, lowered: str, moment: Moment) -> Rule | None:
@@ -32,6 +37,8 @@ def explain(kind: str, lowered: str, moment: Moment) -> Rule | None:
         return causes.HOST_MEMORY_RULE
     if moment.is_early and kind in _CHECKS and not moment.rank:
         return causes.ARGUMENTS_RULE if _ARGUMENTS in moment.marks else causes.EARLY_CHECK_RULE
+    if _SERVING in moment.marks and kind in _MISTAKES:
+        return causes.MISTAKE_RULE
     is_up = moment.is_up or _SERVING in moment.marks
     if is_up and _SPECULATION in moment.marks and kind != "ConnectionError":
         return causes.SPECULATION_BUG_RULE
@@ -91,7 +98,7 @@ def _state_direction(line: str, moment: Moment) -> MemoryDirection:
 
 
 GRAMMAR = Grammar(
-    engine=Engine(processes=("sglang", "python", "launch_server"), own_faults=frozenset(), scrub=scrub),
+    engine=Engine(processes=("sglang", "python", "launch_server"), own_faults=CRASHES, scrub=scrub),
     stages=("args", "load_weights", "load_draft", "pool", "capture", "ready"),
     early=frozenset({"args"}),
     settings="server_args=",

@@ -8,6 +8,7 @@ _ALLOCATION = re.compile(
     r"Tried to allocate ([\d.]+) ([KMGT]?i?B|bytes).*?of which ([\d.]+) ([KMGT]?i?B|bytes) is free", re.IGNORECASE
 )
 _HOLDER = re.compile(r"\bProcess \d+ has ([\d.]+) ([KMGT]?i?B|bytes) memory in use")
+_OURS = re.compile(r"([\d.]+) ([KMGT]?i?B|bytes) is allocated by PyTorch")
 _VIABLE = re.compile(r"Raise --mem-fraction-static above ([\d.]*\d)")
 _REST = re.compile(r"total_rest_memory=(-?[\d.]*\d)")
 _STATE = re.compile(r"mamba_cache_per_req=([\d.]*\d)")
@@ -54,9 +55,17 @@ def state_shortfall_bytes(line: str) -> int | None:
 
 
 def other_holder(line: str, missing_bytes: int | None) -> bool:
-    """Whether PyTorch names another process that held at least what was missing on this GPU."""
-    held = sum(_bytes(*found) for found in _HOLDER.findall(line))
-    return held >= max(missing_bytes or 0, _SMALL_BYTES)
+    """Whether PyTorch names another process that held at least what was missing on this GPU.
+
+    In a container it may not know its own number. Then its own process stands among the others, as one
+    that holds what PyTorch has allocated, at least.
+    """
+    held = sorted(_bytes(*found) for found in _HOLDER.findall(line))
+    if held and "this process has" not in line:
+        allocated = _OURS.search(line)
+        least = _bytes(*allocated.groups()) if allocated is not None else held[-1]
+        held.remove(next((size for size in held if size >= least), held[-1]))
+    return sum(held) >= max(missing_bytes or 0, _SMALL_BYTES)
 
 
 def _bytes(value: str, unit: str) -> float:

@@ -8,9 +8,9 @@ cause that may be another's consequence; a crash loop; nothing.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from signal import SIGHUP, SIGINT, SIGTERM
 
 from tuner.engines.logs.findings import Finding, Seen
 from tuner.engines.logs.lines import shorten
@@ -20,6 +20,8 @@ _MOST_EVIDENCE = 10
 _KILLED = re.compile(r"Killed process \d+ \(([^)]*)\)|oom-kill:.*\btask=([^,]*)")
 _XID = "Xid ("
 _SHELL = 128
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS})
+"""Signals that the processor raises: after them it is the program's own mistake."""
 _HOST_OOM_ADVICE = "the host ran out of main memory; look at `dmesg` and at what else runs there"
 
 
@@ -146,7 +148,7 @@ def _stopped(seen: Seen, ending: Ending, told: _Told) -> Verdict | None:
 def _asked(ending: Ending) -> bool:
     """Whether it ended by a signal with which people end programs; a shell reports one as 128 and its number."""
     number = ending.exit_signal if ending.exit_status is None else ending.exit_status - _SHELL
-    return number in (SIGTERM, SIGINT, SIGHUP)
+    return number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def _outside(ending: Ending, told: _Told) -> Verdict | None:
@@ -170,8 +172,9 @@ def _unexplained(seen: Seen, ending: Ending, engine: Engine, told: _Told) -> Ver
     is_over = hint is not None and seen.has_recovered and not seen.is_lost and hint.cause is not Cause.HANG
     if hint is not None and not is_over:
         return _explained(hint, seen, ending, told)
-    if ending.exit_signal in engine.own_faults:
-        advice = f"it crashed with signal {ending.exit_signal}, which it or the processor raised"
+    if ending.exit_signal in engine.own_faults or ending.service_result == "core-dump":
+        how = f"with signal {ending.exit_signal}" if ending.exit_signal is not None else "and left a core dump"
+        advice = f"it crashed {how}, which it or the processor raised"
         return told.verdict(Cause.ENGINE_BUG, None, advice, *seen.last)
     if ending.restarts > 0:
         advice = f"the service manager started the server anew {ending.restarts} time(s), and no known line says why"
