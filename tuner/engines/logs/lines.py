@@ -91,7 +91,8 @@ class LineCutter:
             text = _ANSI.sub("", text)
         lines = text.split("\n")
         if "{" in text and (text.startswith("{") or "\n{" in text):
-            lines = [part for line in lines for part in (unwrapped(line) if line.startswith("{") else (line,))]
+            parts = (part for line in lines for part in (unwrapped(line) if line.startswith("{") else (line,)))
+            lines = [_ANSI.sub("", part) if "\x1b" in part else part for part in parts]
         self._remember(lines)
         first, ends = self._within[0], self._ends
         rest = [line for line in lines if first not in line and not line.endswith(ends)]
