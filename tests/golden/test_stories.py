@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.model.account import ClientHealth, Speculation
 from tuner.model.metric import Estimate
 from tuner.model.outcome import (
     Cause,
@@ -77,17 +78,13 @@ def leg(concurrency: int, each: float, together: float, *, converged: bool = Tru
         concurrency=concurrency,
         single_request_throughput=estimate(each),
         aggregate_throughput=estimate(together),
-        ttft_median_s=0.1,
-        ttft_p99_s=0.2,
-        acceptance_length=3.4,
-        step_time_s=3.4 / each,
         window_s=20.0,
         offered=40,
         completed=40 - failed,
         failed=failed,
         converged=converged,
-        client_cpu_share=0.1,
-        client_lag_p99_s=0.002,
+        client=ClientHealth(cpu_share=0.1, lag_p99_s=0.002),
+        speculation=Speculation(acceptance_length=3.4, step_time_s=3.4 / each),
     )
 
 

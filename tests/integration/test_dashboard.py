@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tuner.model.account import ClientHealth, Speculation
 from tuner.model.metric import Estimate
 from tuner.model.outcome import Infeasible
 from tuner.model.record import LegResult
@@ -52,17 +53,13 @@ def fill(ledger: OptunaLedger) -> None:
         concurrency=1,
         single_request_throughput=Estimate(value=9999.0, low=9990.0, high=10_008.0, samples=50),
         aggregate_throughput=Estimate(value=99_999.0, low=99_000.0, high=100_100.0, samples=50),
-        ttft_median_s=0.1,
-        ttft_p99_s=0.2,
-        acceptance_length=9.0,
-        step_time_s=0.001,
         window_s=10.0,
         offered=50,
         completed=50,
         failed=0,
         converged=True,
-        client_cpu_share=0.1,
-        client_lag_p99_s=0.001,
+        client=ClientHealth(cpu_share=0.1, lag_p99_s=0.001),
+        speculation=Speculation(acceptance_length=9.0, step_time_s=0.001),
     )
     outcomes = [
         measured(234, 1979),

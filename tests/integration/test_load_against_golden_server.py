@@ -124,8 +124,8 @@ def test_a_server_that_queues_is_measured_in_its_own_steady_state() -> None:
     truth = run.server.tokens_between(steady_s - 0.8, steady_s) / 0.8
     assert value(run.result.aggregate_throughput) == pytest.approx(truth, rel=0.05)
     assert run.result.window_s <= 1.2
-    assert run.result.ttft_median_s is not None
-    assert run.result.ttft_median_s > 0.5  # the queue, and not the prefill
+    assert run.result.ttft_s is not None
+    assert run.result.ttft_s.p50 > 0.5  # the queue, and not the prefill
 
 
 def test_tokens_are_exact_whatever_a_chunk_holds() -> None:
@@ -137,7 +137,8 @@ def test_tokens_are_exact_whatever_a_chunk_holds() -> None:
         assert record.chunk_tokens == (3, *[5] * 9)
         assert record.first_chunk_tokens == 3
         assert record.prompt_tokens == 7
-    assert run.result.acceptance_length == pytest.approx(TOKENS / 9, rel=0.05)
+    assert run.result.speculation is not None
+    assert run.result.speculation.acceptance_length == pytest.approx(TOKENS / 9, rel=0.05)
 
 
 def test_chunks_without_text_whose_usage_grew_are_arrivals() -> None:
@@ -159,7 +160,8 @@ def test_stamps_are_the_server_s_within_the_noise_of_the_machine() -> None:
 
 def test_a_slow_first_token_is_waiting_and_no_decoding() -> None:
     run = drive(Script(first_s=0.25, gap_s=0.005), leg=replace(LEG, concurrency=1, max_s=2.5))
-    assert run.result.ttft_median_s == pytest.approx(0.25, abs=0.05)
+    assert run.result.ttft_s is not None
+    assert run.result.ttft_s.p50 == pytest.approx(0.25, abs=0.05)
     assert value(run.result.single_request_throughput) == pytest.approx(run.true_single(), rel=0.05)
     assert value(run.result.single_request_throughput) > 2 * value(run.result.aggregate_throughput)
 
@@ -254,7 +256,7 @@ def test_a_dead_server_refuses_and_is_not_hammered() -> None:
     result, records = asyncio.run(run())
     assert {record.status for record in records} <= {RequestStatus.REFUSED, RequestStatus.CANCELLED}
     assert 2 <= result.failed <= 40
-    assert (result.completed, result.aggregate_throughput, result.acceptance_length) == (0, None, None)
+    assert (result.completed, result.aggregate_throughput, result.speculation) == (0, None, None)
 
 
 # ------------------------------------------------------------------ stopping

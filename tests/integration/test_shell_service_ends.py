@@ -148,10 +148,14 @@ def test_a_killed_supervisor_is_told_and_its_server_ends(each_shell: LocalTransp
         identity = await manager.start(python(FAMILY, "300"))
         await log_until(manager, "up")
         members = await manager.members()
-        os.kill(supervisor_of(identity.main_pid), signal.SIGKILL)
+        supervisor = supervisor_of(identity.main_pid)
+        os.kill(supervisor, signal.SIGKILL)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while is_running(supervisor):  # a kill returns before its victim is dead
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.01)
         with pytest.raises(HostFault, match="supervisor"):
             await manager.state()
-        deadline_s = time.monotonic() + PATIENCE_S
         while any(map(is_running, members)):
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.05)

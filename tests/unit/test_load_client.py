@@ -12,9 +12,11 @@ from dataclasses import replace
 import pytest
 
 from tuner.errors import MeasurementFault, StudyFileError, UsageError
-from tuner.load.client import ClientLimits, HttpLoadGenerator
+from tuner.load.client import HttpLoadGenerator
+from tuner.load.health import ClientLimits
 from tuner.load.loop import FAILURE_PAUSE_S
 from tuner.load.stream import Failure, StreamEnd, StreamSink
+from tuner.model.account import ClientHealth
 from tuner.model.http import HttpCall, HttpReply
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.model.workload import Workload
@@ -145,15 +147,15 @@ def test_the_acceptance_length_comes_from_the_counters_of_this_leg() -> None:
     control = Control()
     result, _, _ = measure(answer, control=control)
     assert control.paths == ["/counters", "/counters", "/abort"]
-    assert result.acceptance_length == 4.0
+    assert result.speculation is not None
+    assert result.speculation.acceptance_length == 4.0
     assert result.single_request_throughput is not None
-    assert result.step_time_s == pytest.approx(4.0 / result.single_request_throughput.value)
+    assert result.speculation.step_time_s == pytest.approx(4.0 / result.single_request_throughput.value)
 
 
 def test_counters_that_cannot_be_read_are_not_measured() -> None:
     result, _, _ = measure(answer, control=Control(status=503))
-    assert result.acceptance_length is None
-    assert result.step_time_s is None
+    assert result.speculation is None
 
 
 def test_a_failing_request_does_not_stop_the_leg_and_is_counted() -> None:
@@ -172,7 +174,7 @@ def test_a_dead_server_is_not_hammered_and_measures_nothing() -> None:
     assert len(connections.calls) <= 0.5 / FAILURE_PAUSE_S + 1 + (records[-1].ended_s - records[0].sent_s) / 0.05
     gaps = [after.sent_s - before.ended_s for before, after in itertools.pairwise(records)]
     assert min(gaps) >= FAILURE_PAUSE_S * 0.9
-    assert (result.aggregate_throughput, result.single_request_throughput, result.ttft_median_s) == (None, None, None)
+    assert (result.aggregate_throughput, result.single_request_throughput, result.ttft_s) == (None, None, None)
     assert (result.completed, result.window_s, result.converged) == (0, 0.0, False)
     assert result.failed == result.offered > 0
 
@@ -359,10 +361,10 @@ def test_a_client_beyond_its_limits_is_a_fault_of_the_measurement() -> None:
 
 def test_a_client_is_the_bottleneck_only_when_it_is_both_late_and_busy() -> None:
     limits = ClientLimits()
-    assert limits.are_exceeded(0.06, 0.95)
-    assert not limits.are_exceeded(0.06, 0.85)
-    assert not limits.are_exceeded(0.04, 0.95)
-    assert not limits.are_exceeded(None, 0.95)
+    assert limits.why_bound(ClientHealth(cpu_share=0.95, lag_p99_s=0.06)) is not None
+    assert limits.why_bound(ClientHealth(cpu_share=0.85, lag_p99_s=0.06)) is None
+    assert limits.why_bound(ClientHealth(cpu_share=0.95, lag_p99_s=0.04)) is None
+    assert limits.why_bound(ClientHealth(cpu_share=0.95, lag_p99_s=None)) is None
 
 
 def test_a_warm_up_sends_exactly_its_requests_and_counts_for_nothing() -> None:

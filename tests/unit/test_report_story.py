@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.model.account import ClientHealth, Speculation
 from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Outcome, TrialState, Verdict
 from tuner.model.record import LegResult
 from tuner.model.study import TrialRow
@@ -27,17 +28,13 @@ def leg(concurrency: int, together: float | None, *, converged: bool = True, bus
         concurrency=concurrency,
         single_request_throughput=estimate(100),
         aggregate_throughput=None if together is None else estimate(together),
-        ttft_median_s=None,
-        ttft_p99_s=None,
-        acceptance_length=3.4,
-        step_time_s=None,
         window_s=20,
         offered=9,
         completed=9,
         failed=0,
         converged=converged,
-        client_cpu_share=busy,
-        client_lag_p99_s=None,
+        client=ClientHealth(cpu_share=busy),
+        speculation=Speculation(acceptance_length=3.4),
     )
 
 

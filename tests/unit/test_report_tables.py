@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.model.account import ClientHealth
 from tuner.model.outcome import Cause, Measured, Outcome, TrialState
 from tuner.model.record import LegTrust
 from tuner.model.space import Assignment
@@ -140,7 +141,7 @@ def test_a_baseline_that_was_run_again_is_still_today() -> None:
 
 
 def trusted(trial: TrialRow, *, converged: bool, lag_s: float | None, level: int = 16) -> TrialRow:
-    leg = LegTrust(concurrency=level, converged=converged, client_lag_p99_s=lag_s)
+    leg = LegTrust(concurrency=level, converged=converged, client=ClientHealth(cpu_share=0.5, lag_p99_s=lag_s))
     return replace(trial, trust=(leg,))
 
 

@@ -3,6 +3,7 @@ from itertools import cycle
 
 import pytest
 
+from tuner.model.account import ClientHealth
 from tuner.model.metric import Estimate
 from tuner.model.outcome import (
     Cause,
@@ -58,9 +59,9 @@ def test_every_outcome_comes_back_from_json_as_it_was(outcome: Outcome) -> None:
 def test_what_a_reader_must_know_of_each_level_comes_back_with_the_result() -> None:
     entry = encode_unfinished(OUTCOMES[0], "gpu01")
     assert decode_result(entry).trust == ()
-    leg = {"concurrency": 8, "converged": False, "client_lag_p99_s": 0.25, "window_s": 4.0}
+    leg = {"concurrency": 8, "converged": False, "client": {"cpu_share": 0.5, "lag_p99_s": 0.25}, "window_s": 4.0}
     assert decode_result(entry | {"legs": [leg]}).trust == (
-        LegTrust(concurrency=8, converged=False, client_lag_p99_s=0.25),
+        LegTrust(concurrency=8, converged=False, client=ClientHealth(cpu_share=0.5, lag_p99_s=0.25)),
     )
 
 

@@ -34,6 +34,10 @@ class StreamDelta:
         has_content: text (or a grown token count) arrived: the event is a chunk.
         tokens_total: completion tokens so far by the server's own count; None: not said.
         prompt_tokens: by the server's own count; None: not said.
+        cached_tokens: of these, found in the prefix cache; None: not said.
+        verify_steps: verification steps so far; None: not said.
+        accepted: how many of these accepted i draft tokens, i = 0, 1, …; empty: not said.
+        reply_id: the server's own name for this reply; None: not said.
         finish_reason: set on the last content event.
         done: the stream's end marker.
         error: the server reported an error in the stream.
@@ -42,6 +46,10 @@ class StreamDelta:
     has_content: bool = False
     tokens_total: int | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    verify_steps: int | None = None
+    accepted: tuple[int, ...] = ()
+    reply_id: str | None = None
     finish_reason: str | None = None
     done: bool = False
     error: str | None = None

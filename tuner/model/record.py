@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tuner.model.account import ClassResult, ClientHealth, GpuUse, Limit, ServerLoad, Speculation, Spread, TokenCheck
 from tuner.model.metric import Estimate
 
 
@@ -19,6 +20,8 @@ class RequestStatus(Enum):
     REFUSED = "refused"  # no connection
     TIMED_OUT = "timed_out"  # longer than request_timeout_s
     UNCOUNTED = "uncounted"  # complete, but the server did not say how many tokens
+    MISCOUNTED = "miscounted"  # its own count fell, or is more than was asked for
+    DUPLICATED = "duplicated"  # another request's reply came again
     CANCELLED = "cancelled"  # we ended it when the leg was over; not a failure
 
 
@@ -30,6 +33,7 @@ class RequestRecord:
         concurrency: the level it belonged to.
         slot: which of the level's closed-loop slots sent it.
         prompt_id: which prompt of the workload.
+        prompt_class: of that prompt (chat, code, …); empty: it has none.
         sent_s: just before the request was written.
         first_s: first chunk with content; None when there was none.
         last_s: last chunk with content; None when there was none.
@@ -37,8 +41,13 @@ class RequestRecord:
         tokens: completion tokens by the server's own count; None when not given.
         first_chunk_tokens: tokens of the first chunk (they are not decode); None when unknown.
         prompt_tokens: by the server's own count; None when not given.
+        cached_tokens: of these, found in the server's prefix cache; None when not given.
+        verify_steps: verification steps it took; None when not given.
+        accepted: how many verification steps accepted i draft tokens, i = 0, 1, …; empty when not given.
         chunk_s: arrival of each chunk with content.
         chunk_tokens: tokens of each chunk by the server's running count; empty when it gives none.
+        merged: chunks that were read together with a later one of this request, so that their stamps
+            are interpolated.
         status: what became of it.
         in_window: sent and ended so that its decode lies in the measuring window.
         error: one line; None when there is nothing to say.
@@ -59,6 +68,11 @@ class RequestRecord:
     status: RequestStatus
     in_window: bool
     error: str | None = None
+    prompt_class: str = ""
+    cached_tokens: int | None = None
+    verify_steps: int | None = None
+    accepted: tuple[int, ...] = ()
+    merged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,33 +83,46 @@ class LegResult:
         concurrency: requests kept in flight.
         single_request_throughput: 1 / TPOT over the leg's requests, tok/s.
         aggregate_throughput: completion tokens in the steady window / its length, tok/s.
-        ttft_median_s: over complete requests of the window.
-        ttft_p99_s: likewise.
-        acceptance_length: tokens per verification step over this leg; None when not reported.
-        step_time_s: acceptance_length / single_request_throughput.
         window_s: length of the steady window.
         offered: requests sent in the whole leg, the cancelled ones at its end excluded.
         completed: of these, with status OK.
         failed: of these, with any failing status.
         converged: the wanted interval was reached before level_max_s.
-        client_cpu_share: CPU seconds of this process / wall seconds; 1.0 is one core.
-        client_lag_p99_s: how late the event loop ran its callbacks.
+        client: whether the client was fast enough; None: not watched.
+        ttft_s, tpot_s, e2e_s: of the complete requests of the window; None: there were none.
+        icl_s: gaps between chunks of these requests.
+        requests_per_s: complete requests a second of the window.
+        wall_throughput: all tokens / the whole leg with its ramp and tail, as many tools report it: only
+            for comparison, it is too low.
+        occupancy: mean share of the slots whose request was being answered inside the window.
+        tokens: the server's two accounts; None: it has only one.
+        speculation, server, gpu: see there; None: not known.
+        classes: per class of prompts; empty where prompts have none.
+        limit: what kept the aggregate from being higher; None: not known.
     """
 
     concurrency: int
     single_request_throughput: Estimate | None
     aggregate_throughput: Estimate | None
-    ttft_median_s: float | None
-    ttft_p99_s: float | None
-    acceptance_length: float | None
-    step_time_s: float | None
     window_s: float
     offered: int
     completed: int
     failed: int
     converged: bool
-    client_cpu_share: float | None
-    client_lag_p99_s: float | None
+    client: ClientHealth | None = None
+    ttft_s: Spread | None = None
+    tpot_s: Spread | None = None
+    e2e_s: Spread | None = None
+    icl_s: Spread | None = None
+    requests_per_s: Estimate | None = None
+    wall_throughput: float | None = None
+    occupancy: float | None = None
+    tokens: TokenCheck | None = None
+    speculation: Speculation | None = None
+    server: ServerLoad | None = None
+    gpu: GpuUse | None = None
+    classes: tuple[ClassResult, ...] = ()
+    limit: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +131,7 @@ class LegTrust:
 
     concurrency: int
     converged: bool
-    client_lag_p99_s: float | None
+    client: ClientHealth | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +141,23 @@ class Counters:
     Attributes:
         generated_tokens: completion tokens since start.
         verify_steps: verification forwards, per request, since start.
+        prompt_tokens: since start.
+        cached_tokens: of these, found in the prefix cache.
+        retractions: requests thrown out of the cache since start.
+        queue_time_s: sum of the waits before prefill since start.
+        queue_waits: how many waits that sum is of.
         running: requests being decoded now.
         queued: requests waiting now.
+        kv_usage: share of the cache in use now.
     """
 
     generated_tokens: float | None = None
     verify_steps: float | None = None
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None
+    retractions: float | None = None
+    queue_time_s: float | None = None
+    queue_waits: float | None = None
     running: float | None = None
     queued: float | None = None
+    kv_usage: float | None = None

@@ -40,8 +40,9 @@ def _reasons(whose: str, row: TrialRow, objective: Objective) -> Iterator[str]:
         (estimate,) = estimates(row, (objective,)) or (None,)
         width = None if estimate is None else estimate.half_width
         yield f"{whose} interval was not reached" + ("" if width is None else f" (±{100 * width:.1f} %)")
-    if leg.client_lag_p99_s is not None and leg.client_lag_p99_s > LATE_S:
-        yield f"{whose} load client lagged {leg.client_lag_p99_s:.2f} s"
+    lag_s = None if leg.client is None else leg.client.lag_p99_s
+    if lag_s is not None and lag_s > LATE_S:
+        yield f"{whose} load client lagged {lag_s:.2f} s"
 
 
 def _leg(row: TrialRow, objective: Objective) -> LegTrust | None:

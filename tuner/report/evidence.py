@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tuner.model.metric import Estimate
+from pydantic import TypeAdapter
+
 from tuner.model.outcome import TrialState
 from tuner.model.record import LegResult
 from tuner.model.space import Assignment
 from tuner.model.trial import Capacity, Effective, Remark, StateEntered
 
+_LEG = TypeAdapter(LegResult)
 _BROKEN = (KeyError, TypeError, ValueError, AttributeError)
 """What reading a file comes to that another version of tuner wrote, or that was cut off."""
 
@@ -102,16 +104,9 @@ def _happenings(entry: dict[str, Any]) -> list[Happening]:
         case "Remark":
             return [Remark(at_s=entry["at_s"], text=entry["text"])]
         case "LegFinished":
-            return [LegDone(at_s=entry["at_s"], kind=entry["kind"], leg=_leg(entry["leg"]))]
+            return [LegDone(at_s=entry["at_s"], kind=entry["kind"], leg=_LEG.validate_python(entry["leg"]))]
         case _:
             return []
-
-
-def _leg(entry: dict[str, Any]) -> LegResult:
-    known = {field.name: entry[field.name] for field in fields(LegResult)}
-    for name in ("single_request_throughput", "aggregate_throughput"):
-        known[name] = None if known[name] is None else Estimate(**known[name])
-    return LegResult(**known)
 
 
 def _effective(text: str | None, gaps: list[str]) -> Effective | None:

@@ -59,17 +59,18 @@ def _slots(legs: Sequence[LegResult], capacity: Capacity | None) -> list[str]:
 
 
 def _acceptance(legs: Sequence[LegResult], settings: Mapping[str, Value]) -> list[str]:
-    if not legs or legs[0].acceptance_length is None:
+    speculation = legs[0].speculation if legs else None
+    if speculation is None or speculation.acceptance_length is None:
         return []
     steps = settings.get(_STEPS)
     most = f" of at most {steps + 1}" if isinstance(steps, int) and steps > 0 else ""
     if not most:
         return []
-    return [f"one step gives a lone request {legs[0].acceptance_length:.1f} tokens{most}"]
+    return [f"one step gives a lone request {speculation.acceptance_length:.1f} tokens{most}"]
 
 
 def _client(legs: Sequence[LegResult]) -> list[str]:
-    busy = [leg.concurrency for leg in legs if leg.client_cpu_share is not None and leg.client_cpu_share > _BUSY_CLIENT]
+    busy = [leg.concurrency for leg in legs if leg.client is not None and leg.client.cpu_share > _BUSY_CLIENT]
     if not busy:
         return []
     return [f"the load's own process was busy at concurrency {', '.join(map(str, busy))}: the server may do more"]

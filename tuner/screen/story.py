@@ -148,8 +148,8 @@ def _leg(leg: LegResult, *, is_held: bool) -> str:
         f"{_estimate(leg.single_request_throughput)} tok/s each",
         f"{_estimate(leg.aggregate_throughput)} together",
     ]
-    if leg.acceptance_length is not None:
-        parts.append(f"{leg.acceptance_length:.1f} tokens a step")
+    if leg.speculation is not None and leg.speculation.acceptance_length is not None:
+        parts.append(f"{leg.speculation.acceptance_length:.1f} tokens a step")
     if leg.failed:
         parts.append(f"{leg.failed} of {counted(leg.offered, 'request')} FAILED")
     if not leg.converged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tuner.model.account import ClientHealth
 from tuner.model.metric import Estimate
 from tuner.model.outcome import (
     Cause,
@@ -17,6 +18,7 @@ from tuner.model.outcome import (
     TrialState,
     Verdict,
 )
+from tuner.model.plain import plain
 from tuner.model.record import LegTrust
 from tuner.model.ruling import Correction, Ruling, Word
 from tuner.model.trial import Capacity, TrialResult
@@ -46,8 +48,15 @@ def encode_result(result: TrialResult) -> dict[str, Any]:
         "attempts": result.attempts,
         "engine_version": None if effective is None else effective.version,
         "model": None if effective is None else effective.model,
-        "legs": [asdict(leg) for leg in result.legs],
+        "legs": [plain(leg) for leg in result.legs],
     }
+
+
+def _client(leg: dict[str, Any]) -> ClientHealth | None:
+    client = leg.get("client")
+    if client is None:
+        return None
+    return ClientHealth(cpu_share=client["cpu_share"], lag_p99_s=client.get("lag_p99_s"))
 
 
 def encode_unfinished(outcome: Outcome, host: str | None) -> dict[str, Any]:
@@ -68,9 +77,7 @@ def decode_result(entry: dict[str, Any]) -> StoredResult:
         capacity=None if capacity is None else Capacity(**capacity),
         duration_s=entry["duration_s"],
         trust=tuple(
-            LegTrust(
-                concurrency=leg["concurrency"], converged=leg["converged"], client_lag_p99_s=leg["client_lag_p99_s"]
-            )
+            LegTrust(concurrency=leg["concurrency"], converged=leg["converged"], client=_client(leg))
             for leg in entry.get("legs", ())  # a trial that no host reported has none
         ),
     )

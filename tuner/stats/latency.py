@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from tuner.model.account import Spread
 from tuner.model.metric import Estimate
 from tuner.model.record import RequestRecord
 from tuner.stats.intervals import ratio_of_sums
@@ -25,6 +26,14 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     below = math.floor(rank)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Return mean and percentiles of ``values``; None without any."""
+    if not values:
+        return None
+    p50, p90, p95, p99 = (percentile(values, share) or 0.0 for share in (0.5, 0.9, 0.95, 0.99))
+    return Spread(mean=math.fsum(values) / len(values), p50=p50, p90=p90, p95=p95, p99=p99, samples=len(values))
 
 
 def ttft_s(record: RequestRecord) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuner.errors import MeasurementFault
+from tuner.model.account import ClientHealth, Speculation
 from tuner.model.metric import Estimate
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import ControlClient, Leg, LoadProgress, ProgressSink, Target
@@ -74,17 +75,13 @@ class FakeLoad:
             concurrency=leg.concurrency,
             single_request_throughput=_estimate(single, leg),
             aggregate_throughput=_estimate(aggregate, leg),
-            ttft_median_s=0.1,
-            ttft_p99_s=0.2,
-            acceptance_length=2.0,
-            step_time_s=2.0 / single,
             window_s=leg.min_s,
             offered=leg.concurrency + failed,
             completed=leg.concurrency,
             failed=failed,
             converged=not (leg.until_steady and start.drifts),
-            client_cpu_share=0.1,
-            client_lag_p99_s=0.001,
+            client=ClientHealth(cpu_share=0.1, lag_p99_s=0.001),
+            speculation=Speculation(acceptance_length=2.0, step_time_s=2.0 / single),
         )
         return result, self._records(target, leg.concurrency, began_s, completed=leg.concurrency, failed=failed)
 
@@ -115,17 +112,12 @@ class FakeLoad:
             concurrency=leg.concurrency,
             single_request_throughput=None,
             aggregate_throughput=None,
-            ttft_median_s=None,
-            ttft_p99_s=None,
-            acceptance_length=None,
-            step_time_s=None,
             window_s=leg.max_s,
             offered=leg.concurrency,
             completed=0,
             failed=leg.concurrency,
             converged=False,
-            client_cpu_share=0.1,
-            client_lag_p99_s=0.001,
+            client=ClientHealth(cpu_share=0.1, lag_p99_s=0.001),
         )
         return result, self._records(target, leg.concurrency, began_s, completed=0, failed=leg.concurrency)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tuner.model.account import ClientHealth, Speculation
 from tuner.model.metric import Estimate
 from tuner.model.outcome import Cause, Infeasible, Measured, Outcome, TrialState, Verdict
 from tuner.model.record import LegResult
@@ -101,17 +102,13 @@ def leg(at_s: float, concurrency: int, throughput: float) -> LegFinished:
         concurrency=concurrency,
         single_request_throughput=estimate if concurrency == 1 else None,
         aggregate_throughput=estimate if concurrency > 1 else None,
-        ttft_median_s=0.1,
-        ttft_p99_s=0.2,
-        acceptance_length=3.9,
-        step_time_s=0.016,
         window_s=2.0,
         offered=8,
         completed=8,
         failed=0,
         converged=True,
-        client_cpu_share=0.1,
-        client_lag_p99_s=0.001,
+        client=ClientHealth(cpu_share=0.1, lag_p99_s=0.001),
+        speculation=Speculation(acceptance_length=3.9, step_time_s=0.016),
     )
     return LegFinished(at_s=at_s, unix_offset_s=0.0, leg=result, requests=())
 

@@ -1,0 +1,54 @@
+"""Puts the result of a leg together from its requests, its last reading and the server's account."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tuner.load.account import ServerAccount
+from tuner.load.reading import Reading
+from tuner.model.account import ClientHealth
+from tuner.model.record import LegResult, RequestRecord, RequestStatus
+from tuner.ports import Leg
+from tuner.stats.latency import spread, ttft_s
+from tuner.stats.window import Window, is_in_window
+
+
+def assemble(
+    leg: Leg,
+    records: Sequence[RequestRecord],
+    *,
+    reading: Reading | None,
+    is_converged: bool,
+    client: ClientHealth,
+    account: ServerAccount,
+) -> tuple[LegResult, tuple[RequestRecord, ...]]:
+    """Return a leg's result, and its records marked by whether they lie in the window.
+
+    Args:
+        leg: what was asked for.
+        records: every request of the leg.
+        reading: the last one; None: the window never opened.
+        is_converged: the wanted interval was reached.
+        client: how the client fared.
+        account: of the server.
+    """
+    window = Window(start_s=0.0, end_s=0.0) if reading is None else reading.window
+    marked = tuple(replace(r, in_window=reading is not None and is_in_window(r, window)) for r in records)
+    ended = [r for r in marked if r.status is not RequestStatus.CANCELLED]
+    completed = sum(r.status is RequestStatus.OK for r in ended)
+    single = None if reading is None else reading.single
+    result = LegResult(
+        concurrency=leg.concurrency,
+        single_request_throughput=single,
+        aggregate_throughput=None if reading is None else reading.aggregate,
+        window_s=window.length_s,
+        offered=len(ended),
+        completed=completed,
+        failed=len(ended) - completed,
+        converged=is_converged,
+        client=client,
+        ttft_s=spread([wait for r in marked if r.in_window and (wait := ttft_s(r)) is not None]),
+        speculation=account.speculation(single),
+    )
+    return result, marked
