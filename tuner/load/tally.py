@@ -10,7 +10,7 @@ from tuner.load.stream import Failure, StreamEnd
 from tuner.model.http import StreamDelta
 from tuner.model.record import RequestRecord, RequestStatus
 from tuner.model.workload import Workload
-from tuner.ports import EngineAdapter
+from tuner.ports import EngineApi
 from tuner.stats.window import Arrivals, even_arrivals
 
 _FAILURES = {
@@ -30,7 +30,7 @@ class Tally:
     """
 
     def __init__(
-        self, engine: EngineAdapter, workload: Workload, *, concurrency: int, slot: int, prompt_id: str
+        self, engine: EngineApi, workload: Workload, *, concurrency: int, slot: int, prompt_id: str
     ) -> None:
         self._engine = engine
         self._workload = workload

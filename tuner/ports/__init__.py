@@ -8,7 +8,7 @@ one event loop; foreign exceptions never pass, they are mapped to ``tuner.errors
 from __future__ import annotations
 
 from tuner.ports.bundle import HostPorts
-from tuner.ports.engine import ControlClient, EngineAdapter, LogReader
+from tuner.ports.engine import ControlClient, EngineAdapter, EngineApi, LogReader
 from tuner.ports.host import Clock, GpuProbe, HostTransport, KernelLog, Route, ServiceManager, Tenancy
 from tuner.ports.load import Leg, LoadGenerator, LoadProgress, ProgressSink, Target
 from tuner.ports.study import EvidenceStore, Executor, Optimizer, Orders, Proposal, RunObserver
@@ -17,6 +17,7 @@ __all__ = [
     "Clock",
     "ControlClient",
     "EngineAdapter",
+    "EngineApi",
     "EvidenceStore",
     "Executor",
     "GpuProbe",

@@ -52,39 +52,10 @@ class LogReader(Protocol):
         """
 
 
-class EngineAdapter(Protocol):
-    """Everything tuner knows of one engine; pure, and one object for all trials."""
+class EngineApi(Protocol):
+    """What is asked of an engine's running server, and what its replies mean; pure."""
 
     name: str
-    parameters: frozenset[str]
-
-    def canonical(self, assignment: Assignment) -> Assignment:
-        """Map an assignment to the one that launches the same server, in one form only.
-
-        Parameters that do not apply are dropped, forced ones are set; idempotent.
-
-        Raises:
-            AssignmentRejected: the engine would refuse it; the message is the rule.
-        """
-
-    def settings_of(self, command: Command) -> Assignment:
-        """Read the tuned settings out of a base command line, defaults resolved; canonical.
-
-        Raises:
-            UsageError: a tuned flag is malformed, or a setting cannot be known from the command.
-        """
-
-    def command(self, base: Command, assignment: Assignment) -> Command:
-        """Replace the tuned flags of ``base``; everything else stays as it is."""
-
-    def port(self, command: Command) -> int:
-        """Return the HTTP port the server will listen on."""
-
-    def api_key(self, command: Command) -> str | None:
-        """Return the key its clients must send as ``Authorization: Bearer``; None: it asks for none."""
-
-    def log_reader(self) -> LogReader:
-        """Return a reader for one server start."""
 
     def health_call(self) -> HttpCall:
         """Return the call that answers 200 once the server serves."""
@@ -122,3 +93,37 @@ class EngineAdapter(Protocol):
 
     def scrub(self, text: str) -> str:
         """Replace secrets the engine prints (API keys) by ``***``."""
+
+
+class EngineAdapter(EngineApi, Protocol):
+    """Everything tuner knows of an engine whose servers it starts; pure, and one object for all trials."""
+
+    parameters: frozenset[str]
+
+    def canonical(self, assignment: Assignment) -> Assignment:
+        """Map an assignment to the one that launches the same server, in one form only.
+
+        Parameters that do not apply are dropped, forced ones are set; idempotent.
+
+        Raises:
+            AssignmentRejected: the engine would refuse it; the message is the rule.
+        """
+
+    def settings_of(self, command: Command) -> Assignment:
+        """Read the tuned settings out of a base command line, defaults resolved; canonical.
+
+        Raises:
+            UsageError: a tuned flag is malformed, or a setting cannot be known from the command.
+        """
+
+    def command(self, base: Command, assignment: Assignment) -> Command:
+        """Replace the tuned flags of ``base``; everything else stays as it is."""
+
+    def port(self, command: Command) -> int:
+        """Return the HTTP port the server will listen on."""
+
+    def api_key(self, command: Command) -> str | None:
+        """Return the key its clients must send as ``Authorization: Bearer``; None: it asks for none."""
+
+    def log_reader(self) -> LogReader:
+        """Return a reader for one server start."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tuner.model.record import LegResult, RequestRecord
 from tuner.model.workload import Workload
-from tuner.ports.engine import ControlClient, EngineAdapter
+from tuner.ports.engine import ControlClient, EngineApi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Target:
     """The server under load; ``headers`` go with every request."""
 
     base_url: str
-    engine: EngineAdapter
+    engine: EngineApi
     workload: Workload
     seed: int
     headers: tuple[tuple[str, str], ...] = ()
