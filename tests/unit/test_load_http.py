@@ -260,7 +260,9 @@ def test_a_call_without_body_is_a_get_and_any_status_is_a_value() -> None:
 
 def test_a_control_reply_that_breaks_off_is_no_reply() -> None:
     transport = ScriptedTransport(replying(b'{"half', error=httpx.ReadError("gone")))
-    assert control(transport, HttpCall(path="/info")) == HttpReply(status=None, body=b"", error="cut")
+    assert control(transport, HttpCall(path="/info")) == HttpReply(
+        status=None, body=b"", error="cut", detail="ReadError: gone"
+    )
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://host", "http://", "http://\0", "http://host:port"])

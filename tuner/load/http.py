@@ -9,6 +9,7 @@ read time-out: a slow first token is a measurement, the call's deadline ends it.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from tuner.model.http import HttpCall, HttpReply
 
 # SGLang closes idle connections after 5 s; ours go first, so that no request meets the close.
 _KEEPALIVE_S = 2.0
+CERTIFICATES = "SSL_CERT_FILE"
+"""Variable that names a file of further certificates to trust, as OpenSSL's own programs read it."""
 _CONTROL_CONNECTIONS = 8  # control calls that may wait at the same time: health, counters, abort
 _DETAIL_BYTES = 200
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "content-type": "application/json", "user-agent": "tuner"}
@@ -91,7 +94,16 @@ def failure_of(error: Exception, url: str) -> tuple[Failure, str]:
 @cache
 def _tls() -> ssl.SSLContext:
     # Made once: reading the CA bundle costs 50 ms.
-    return httpx.create_ssl_context(trust_env=False)
+    context = httpx.create_ssl_context(trust_env=False)
+    own = os.environ.get(CERTIFICATES)
+    if own:
+        try:
+            context.load_verify_locations(own)
+        except OSError as error:  # ssl.SSLError is one
+            raise UsageError(
+                f"{CERTIFICATES}={own}: {error.strerror or error}; name a file of PEM certificates"
+            ) from error
+    return context
 
 
 @cache
@@ -252,8 +264,8 @@ class HttpControlClient:
         except TimeoutError:
             return HttpReply(status=None, body=b"", error=Failure.TIMED_OUT.value)
         except _FOREIGN as error:
-            failure, _ = failure_of(error, self._wire.url(call.path))
-            return HttpReply(status=None, body=b"", error=failure.value)
+            failure, text = failure_of(error, self._wire.url(call.path))
+            return HttpReply(status=None, body=b"", error=failure.value, detail=text)
         return HttpReply(status=response.status_code, body=body)
 
     async def close(self) -> None:

@@ -19,11 +19,12 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """Its reply; ``status`` None: no reply came, ``error`` says why (``refused``, …)."""
+    """Its reply; ``status`` None: no reply came, ``error`` says why (``refused``, …), ``detail`` in one line."""
 
     status: int | None
     body: bytes
     error: str | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
