@@ -169,7 +169,7 @@ def test_a_retry_queued_before_the_kill_is_not_queued_twice(tmp_path: Path) -> N
     assert proposal is not None
     trial = killed._trials(State.RUNNING)[0]
     killed._record(trial, encode_result(result_of(proposal, faulted(), study=NAME)), faulted())
-    killed._queue_again(trial)
+    killed._queue.add_again(trial)
     killed.close()
     resumed = open_ledger(full_spec(tmp_path), canonical)
     resumed.settle()

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from tuner.model.lease import LeaseTerms
 from tuner.model.metric import OBJECTIVES, Objective
-from tuner.model.outcome import Outcome
+from tuner.model.outcome import Infeasible, Measured, Outcome
 from tuner.model.record import LegTrust
+from tuner.model.repeat import Repeat, RepeatTerms
 from tuner.model.ruling import Correction
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.trial import Capacity, Command
@@ -66,6 +67,7 @@ class SshLogin:
 
 
 _TERMS = LeaseTerms()
+_NO_REPEATS = RepeatTerms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,7 @@ class StudySpec:
         directory: absolute folder of the study's results.
         prompts_digest: of what the prompts say; wherever they lie, the same texts are the same load.
         sampler: name in the sampler registry.
+        repeats: how much is spent on being sure; by default nothing.
     """
 
     name: str
@@ -179,6 +182,7 @@ class StudySpec:
     directory: str
     prompts_digest: str = ""
     objectives: tuple[Objective, ...] = OBJECTIVES
+    repeats: RepeatTerms = _NO_REPEATS
 
     @property
     def simulated(self) -> bool:
@@ -201,6 +205,10 @@ class TrialRow:
         duration_s: None while it runs or waits.
         trust: one per level measured; empty while it runs or waits.
         corrections: what people said of it after its end, oldest first; ``outcome`` is what it became.
+        repeat: set where this measures another trial once more; it is no part of the search then.
+        finished_s: Unix time; None while it runs or waits, or where no host reported its end.
+        own: how its own start ended, where repeats made something else of ``outcome``; None: as ``outcome`` says.
+        starts: numbers of the trials that ``outcome`` was made of, where there are repeats; empty: its own alone.
     """
 
     number: int
@@ -213,3 +221,12 @@ class TrialRow:
     duration_s: float | None
     trust: tuple[LegTrust, ...] = ()
     corrections: tuple[Correction, ...] = ()
+    repeat: Repeat | None = None
+    finished_s: float | None = None
+    own: Outcome | None = None
+    starts: tuple[int, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts towards the budget: a trial of the search that was measured, or shown infeasible."""
+        return self.repeat is None and isinstance(self.outcome, (Measured, Infeasible))

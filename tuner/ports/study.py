@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tuner.model.order import Answer, Order
 from tuner.model.outcome import Infeasible, Interrupted, Outcome
+from tuner.model.repeat import Repeat
 from tuner.model.ruling import Correction
 from tuner.model.space import Assignment, Value
 from tuner.model.study import StudySpec, TrialRow
@@ -16,11 +17,16 @@ from tuner.model.trial import TrialEvent, TrialRequest, TrialResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A trial that exists in the study's database as RUNNING and must be told exactly once."""
+    """A trial that exists in the study's database as RUNNING and must be told exactly once.
+
+    Attributes:
+        repeat: set where it measures another trial once more.
+    """
 
     number: int
     assignment: Assignment
     baseline: bool
+    repeat: Repeat | None = None
 
 
 class Optimizer(Protocol):
@@ -36,6 +42,15 @@ class Optimizer(Protocol):
         """Take the next assignment: queued ones first, then the sampler's.
 
         Never one that is running or has counted already. None: the space is exhausted.
+        """
+
+    def repeat(self, repeat: Repeat, host: str) -> Proposal:
+        """Begin to measure a finished trial once more, as a trial of its own that is no part of the search.
+
+        However it ends, its assignment is not queued again; what it measured changes the trial it repeats.
+
+        Raises:
+            ValueError: there is no such trial, it is a repeat itself, or it is not Measured.
         """
 
     def canonical(self, values: Mapping[str, Value]) -> Assignment:
@@ -72,7 +87,7 @@ class Optimizer(Protocol):
         """
 
     def rows(self) -> tuple[TrialRow, ...]:
-        """Every trial, by number."""
+        """Every trial, by number; with what its repeats make of it: see ``tuner.stats.repeats``."""
 
     def close(self) -> None:
         """Release the database."""

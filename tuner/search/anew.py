@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from tuner.model.outcome import Infeasible, Measured
 from tuner.model.study import StudySpec
 from tuner.search.identity import difference
 from tuner.search.ledger import check_ledger
@@ -47,7 +46,7 @@ def is_empty(directory: str | Path, name: str) -> bool:
     Raises:
         LedgerError: the database cannot be read.
     """
-    return not any(isinstance(row.outcome, (Measured, Infeasible)) for row in read_study(directory, name).rows)
+    return not any(row.counts for row in read_study(directory, name).rows)
 
 
 def begin_anew(spec: StudySpec) -> str | None:

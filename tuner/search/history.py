@@ -34,7 +34,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The study as a sampler sees it.
+    """The study as a sampler sees it: without what measures another trial again.
 
     Attributes:
         counted: by trial number; faulted and interrupted trials are not in it.
@@ -53,6 +53,8 @@ class History:
         running: list[Assignment] = []
         waiting: list[Assignment] = []
         for row in rows:
+            if row.repeat is not None:
+                continue  # its configuration is that of another trial
             match row.outcome:
                 case Measured():
                     counted.append(Experience(assignment=row.assignment, values=row.values))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
-from tuner.errors import AssignmentRejected, LedgerError
+from tuner.errors import LedgerError
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.repeat import Repeat
 from tuner.model.ruling import Correction
 from tuner.model.space import Assignment, Value
 from tuner.model.study import StudySpec, TrialRow
@@ -41,12 +43,12 @@ from tuner.search.outcome_json import (
     encode_result,
     encode_unfinished,
 )
-from tuner.search.rows import AGAIN, BASELINE, BUDGET, CORRECTIONS, HOST, RESULT, RULING, row_of, values_of
+from tuner.search.queue import Queue
+from tuner.search.repeats import CAUSE, OUTCOME, TERMS, encode_terms, marks_of, repeat_of, show
+from tuner.search.rows import BASELINE, BUDGET, CORRECTIONS, HOST, RESULT, RULING, row_of, values_of
 from tuner.search.samplers import Setting, Strategy, make_strategy
 from tuner.search.storage import DATABASE, check_room, create, mapped, open_storage, peek
-
-OUTCOME = "outcome"
-CAUSE = "cause"
+from tuner.stats.repeats import settled
 
 
 def check_ledger(spec: StudySpec) -> None:
@@ -111,6 +113,7 @@ def open_ledger(spec: StudySpec, canonical: Callable[[Assignment], Assignment]) 
             storage = resources.enter_context(open_storage(path))
             study = optuna.load_study(study_name=spec.name, storage=storage)
             study.set_user_attr(BUDGET, spec.trials)
+            study.set_user_attr(TERMS, encode_terms(spec.repeats))
         undo.pop_all()
         return OptunaLedger(
             setting=setting, strategy=strategy, study=study, storage=storage, path=path, resources=resources
@@ -131,6 +134,7 @@ class OptunaLedger:
         resources: contextlib.ExitStack,
     ) -> None:
         self._name = study.study_name
+        self._measures = setting.objectives
         self._objectives = tuple(objective.name for objective in setting.objectives)
         self._domain = setting.domain
         self._strategy = strategy
@@ -138,6 +142,7 @@ class OptunaLedger:
         self._storage = storage
         self._path = path
         self._resources = resources
+        self._queue = Queue(lambda: self._study, storage, setting.domain, self._objectives)
 
     def settle(self) -> tuple[int, ...]:
         """Tell the trials that a dead driver left RUNNING, and queue their assignments.
@@ -159,27 +164,46 @@ class OptunaLedger:
                     if isinstance(outcome, Interrupted):
                         interrupted.append(trial.number)
                 self._finish(trial, outcome)
+            self._show_repeats()
         return tuple(interrupted)
 
     def propose(self, host: str) -> Proposal | None:
         """Take the next assignment: the queue's first that still needs running, else the sampler's."""
         with mapped(self._path):
             history = History.of(self.rows())
-            queued = self._take_queued(host, history)
+            queued = self._queue.take(host, history)
             if queued is not None:
                 return queued
             assignment = self._strategy.next(history)
             if assignment is None:
                 return None
-            trial = create_trial(
-                state=OptunaState.RUNNING,
-                params=dict(assignment),
-                distributions=distributions_of(self._domain, assignment),
-                user_attrs={HOST: host, BASELINE: False},
-            )
-            self._study.add_trial(trial)
-            number = self._trials(OptunaState.RUNNING)[-1].number  # the driver is the only writer of RUNNING
+            number = self._begin(assignment, {HOST: host, BASELINE: False})
             return Proposal(number=number, assignment=assignment, baseline=False)
+
+    def repeat(self, repeat: Repeat, host: str) -> Proposal:
+        """Begin to measure a finished trial once more.
+
+        Raises:
+            ValueError: there is no such trial, or it was not measured.
+        """
+        with mapped(self._path):
+            rows = self.rows()
+            row = rows[repeat.of] if 0 <= repeat.of < len(rows) else None
+            if row is None or row.repeat is not None or not isinstance(row.outcome, Measured):
+                raise ValueError(f"study {self._name}, trial {repeat.of}: was not measured, so it cannot be repeated")
+            marks = marks_of(repeat)
+            number = self._begin(row.assignment, {HOST: host, BASELINE: row.baseline, **marks})
+            return Proposal(number=number, assignment=row.assignment, baseline=row.baseline, repeat=repeat)
+
+    def _begin(self, assignment: Assignment, attributes: Mapping[str, Any]) -> int:
+        trial = create_trial(
+            state=OptunaState.RUNNING,
+            params=dict(assignment),
+            distributions=distributions_of(self._domain, assignment),
+            user_attrs=dict(attributes),
+        )
+        self._study.add_trial(trial)
+        return self._trials(OptunaState.RUNNING)[-1].number  # the driver is the only writer of RUNNING
 
     def canonical(self, values: Mapping[str, Value]) -> Assignment:
         """Return the canonical form of values; see :class:`Domain`."""
@@ -194,9 +218,10 @@ class OptunaLedger:
         canonical = self._domain.canonical(assignment)
         with mapped(self._path):
             rows = self.rows()
-            is_open = any(row.outcome is None and row.assignment == canonical for row in rows)
+            own = (row for row in rows if row.repeat is None)
+            is_open = any(row.outcome is None and row.assignment == canonical for row in own)
             if not is_open and (again or canonical not in History.of(rows).taken):
-                self._study.add_trial(waiting_trial(self._domain, canonical, again=again))
+                self._queue.add(canonical, again=again)
 
     def rule(self, number: int, outcome: Infeasible | Interrupted) -> None:
         """Keep how a person ended a running trial, until it is told.
@@ -214,7 +239,8 @@ class OptunaLedger:
     def correct(self, number: int, outcome: Outcome, correction: Correction) -> None:
         """Make a finished trial one that ended as ``outcome``; what runs again is queued first.
 
-        A configuration that was queued again, and now counts after all, is taken out of the queue.
+        A configuration that was queued again, and now counts after all, is taken out of the queue. What was
+        said of a repeat changes the trial that it measured again.
 
         Raises:
             ValueError: the trial is not finished, or did not end as the correction says.
@@ -222,16 +248,18 @@ class OptunaLedger:
         constraint = constraint_of(outcome)
         with mapped(self._path):
             trial = self._trial(number)
-            row = None if trial is None else row_of(trial, self._objectives)
+            row = None if trial is None else self.rows()[number]
             if trial is None or row is None or row.outcome != correction.before:
                 raise ValueError(f"study {self._name}, trial {number}: has not ended as {correction.before}")
-            if constraint is None:
+            if constraint is None and row.repeat is None:
                 self.enqueue(row.assignment, again=True)
-            self._amend(trial, outcome, correction, constraint)
-            # Optuna keeps finished trials in memory: only a study that is opened anew shows this one as it is now.
-            self._study = optuna.load_study(study_name=self._name, storage=self._storage)
-            if constraint is not None:
-                self._unqueue(row.assignment, f"trial {number} counts after all")
+            if row.own is not None:  # what its repeats made of it is never stored as if it had been measured
+                correction = replace(correction, before=row.own)
+            self._amend(trial, outcome, correction, None if row.repeat is not None else constraint)
+            self._reload()
+            if constraint is not None and row.repeat is None:
+                self._queue.remove(row.assignment, f"trial {number} counts after all")
+            self._show_repeats()
 
     def tell(self, result: TrialResult) -> None:
         """Record a trial's end.
@@ -247,11 +275,14 @@ class OptunaLedger:
             self._check(result.outcome, result.number)
             self._record(trial, encode_result(result), result.outcome)
             self._finish(trial, result.outcome)
+            if repeat_of(trial) is not None:
+                self._show_repeats()
 
     def rows(self) -> tuple[TrialRow, ...]:
-        """Every trial, by number."""
+        """Every trial, by number; with what its repeats make of it."""
         with mapped(self._path):
-            return tuple(row_of(trial, self._objectives) for trial in self._study.get_trials(deepcopy=False))
+            trials = self._study.get_trials(deepcopy=False)
+            return settled([row_of(trial, self._objectives) for trial in trials], self._measures)
 
     def close(self) -> None:
         """Release the database and the lock; closing twice is no error."""
@@ -261,52 +292,16 @@ class OptunaLedger:
     def _trials(self, *states: OptunaState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=states)
 
-    def _take_queued(self, host: str, history: History) -> Proposal | None:
-        counted = {experience.assignment for experience in history.counted}
-        for trial in self._trials(OptunaState.WAITING):
-            asked = row_of(trial, self._objectives).assignment
-            try:
-                assignment = self._domain.canonical(asked)
-            except AssignmentRejected as error:
-                self._drop(trial, str(error))
-                continue
-            if assignment in counted and not trial.user_attrs.get(AGAIN):
-                self._drop(trial, "this configuration has been tried")
-            elif assignment not in history.running:
-                return self._start(trial, assignment, host)
-        return None
-
-    def _start(self, trial: FrozenTrial, assignment: Assignment, host: str) -> Proposal:
-        trial_id = trial._trial_id  # noqa: SLF001 (Optuna has no public way to start a given trial)
-        baseline = assignment == self._domain.baseline
-        for name, distribution in distributions_of(self._domain, assignment).items():
-            if name not in trial.params:  # queued by another program: Optuna keeps such parameters elsewhere
-                internal = distribution.to_internal_repr(assignment[name])
-                self._storage.set_trial_param(trial_id, name, internal, distribution)
-        self._storage.set_trial_user_attr(trial_id, HOST, host)
-        self._storage.set_trial_user_attr(trial_id, BASELINE, baseline)
-        self._storage.set_trial_state_values(trial_id, OptunaState.RUNNING)
-        return Proposal(number=trial.number, assignment=assignment, baseline=baseline)
-
-    def _drop(self, trial: FrozenTrial, reason: str) -> None:
-        outcome = Interrupted(state=TrialState.PROPOSED, why=f"not run: {reason}")  # nobody's fault
-        self._record(trial, encode_unfinished(outcome, None), outcome)
-        self._storage.set_trial_state_values(trial._trial_id, OptunaState.FAIL)  # noqa: SLF001
-
-    def _unqueue(self, assignment: Assignment, reason: str) -> None:
-        for trial in self._trials(OptunaState.WAITING):
-            if row_of(trial, self._objectives).assignment == assignment:
-                self._drop(trial, reason)
-
     def _amend(self, trial: FrozenTrial, outcome: Outcome, correction: Correction, constraint: float | None) -> None:
         entry = trial.user_attrs.get(RESULT) or encode_unfinished(outcome, trial.user_attrs.get(HOST))
         earlier = trial.user_attrs.get(CORRECTIONS, [])
         states = {Measured: OptunaState.COMPLETE, Infeasible: OptunaState.PRUNED}
+        is_repeat = repeat_of(trial) is not None
         amend(
             self._storage,
             trial,
-            state=states.get(type(outcome), OptunaState.FAIL),
-            values=values_of(outcome, self._objectives) if isinstance(outcome, Measured) else None,
+            state=OptunaState.FAIL if is_repeat else states.get(type(outcome), OptunaState.FAIL),
+            values=None if is_repeat or not isinstance(outcome, Measured) else values_of(outcome, self._objectives),
             constraint=constraint,
             attributes={
                 RESULT: entry | {"outcome": encode_outcome(outcome)},
@@ -356,6 +351,9 @@ class OptunaLedger:
         self._storage.set_trial_user_attr(trial_id, RESULT, entry)
 
     def _finish(self, trial: FrozenTrial, outcome: Outcome) -> None:
+        if repeat_of(trial) is not None:  # no sampler and no front of Optuna's is to see its configuration twice
+            self._study.tell(trial.number, state=OptunaState.FAIL)
+            return
         constraint = constraint_of(outcome)
         if constraint is not None:
             write_constraint(self._storage, trial, constraint)
@@ -365,12 +363,18 @@ class OptunaLedger:
             case Infeasible():
                 self._study.tell(trial.number, state=OptunaState.PRUNED)
             case Faulted() | Interrupted():
-                self._queue_again(trial)
+                self._queue.add_again(trial)
                 self._study.tell(trial.number, state=OptunaState.FAIL)
 
-    def _queue_again(self, trial: FrozenTrial) -> None:
-        assignment = Assignment.of(trial.params)
-        queued = {row_of(other, self._objectives).assignment for other in self._trials(OptunaState.WAITING)}
-        if assignment not in queued:
-            again = bool(trial.user_attrs.get(AGAIN))
-            self._study.add_trial(waiting_trial(self._domain, assignment, again=again))
+    def _show_repeats(self) -> None:
+        """Let every trial that was repeated show in the database what its starts together say."""
+        rows = self.rows()
+        trials = self._study.get_trials(deepcopy=False)
+        repeated = sorted({row.repeat.of for row in rows if row.repeat is not None})
+        changed = [n for n in repeated if rows[n].counts and show(self._storage, trials[n], rows[n])]
+        if changed:
+            self._reload()
+
+    def _reload(self) -> None:
+        # Optuna keeps finished trials in memory: only a study that is opened anew shows them as they are now.
+        self._study = optuna.load_study(study_name=self._name, storage=self._storage)

@@ -33,6 +33,7 @@ class StoredResult:
     capacity: Capacity | None
     duration_s: float | None
     trust: tuple[LegTrust, ...]
+    finished_s: float | None = None
 
 
 def encode_result(result: TrialResult) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def decode_result(entry: dict[str, Any]) -> StoredResult:
             LegTrust(concurrency=leg["concurrency"], converged=leg["converged"], client=_client(leg))
             for leg in entry.get("legs", ())  # a trial that no host reported has none
         ),
+        finished_s=entry.get("finished_s"),  # likewise
     )
 
 

@@ -11,11 +11,15 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
 from tuner.errors import LedgerError
+from tuner.model.metric import Direction, Objective
 from tuner.model.outcome import Faulted, Measured, TrialState
+from tuner.model.repeat import RepeatTerms
 from tuner.model.space import Assignment
 from tuner.model.study import TrialRow
 from tuner.search.outcome_json import decode_correction, decode_result
+from tuner.search.repeats import TERMS, decode_terms, repeat_of
 from tuner.search.storage import DATABASE, Purpose, mapped, open_storage, peek
+from tuner.stats.repeats import settled
 
 RESULT: Final = "result"
 HOST: Final = "host"
@@ -42,6 +46,8 @@ class StoredStudy:
         parameters: names, in the order of the space file.
         trials: how many were to count when it was last run; None: an older tuner ran it.
         tuner_version: that began the study.
+        rows: settled: see :mod:`tuner.stats.repeats`.
+        repeats: how much it spends on being sure, as it was last run.
     """
 
     name: str
@@ -53,10 +59,12 @@ class StoredStudy:
     trials: int | None
     tuner_version: str
     rows: tuple[TrialRow, ...]
+    objectives: tuple[Objective, ...]
+    repeats: RepeatTerms
 
 
 def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
-    """Read a trial.
+    """Read a trial as its own start ended.
 
     Args:
         trial: of a study that tuner began.
@@ -80,6 +88,7 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
             values=None,
             capacity=None,
             duration_s=None,
+            repeat=repeat_of(trial),
         )
     try:
         result = decode_result(entry)
@@ -101,6 +110,8 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
         duration_s=result.duration_s,
         trust=result.trust,
         corrections=corrections,
+        repeat=repeat_of(trial),
+        finished_s=result.finished_s,
     )
 
 
@@ -120,10 +131,14 @@ def read_study(directory: str | Path, name: str) -> StoredStudy:
     if attributes is None:
         raise LedgerError(f"{path}: does not exist; begin the study with: python -m tuner run --study {name}")
     try:
-        objectives = tuple(str(entry[0]) for entry in attributes["objectives"])
+        objectives = tuple(
+            Objective(name=name, direction=Direction(direction), unit=unit)
+            for name, direction, unit in attributes["objectives"]
+        )
+        names = tuple(objective.name for objective in objectives)
         with mapped(path), open_storage(path, purpose=Purpose.READ) as storage:
             trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
-            rows = tuple(row_of(trial, objectives) for trial in trials)
+            rows = settled([row_of(trial, names) for trial in trials], objectives)
         return StoredStudy(
             name=name,
             engine=attributes["engine"],
@@ -134,6 +149,8 @@ def read_study(directory: str | Path, name: str) -> StoredStudy:
             trials=attributes.get(BUDGET),
             tuner_version=attributes["tuner_version"],
             rows=rows,
+            objectives=objectives,
+            repeats=decode_terms(attributes.get(TERMS)),
         )
-    except (KeyError, IndexError, TypeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: was not begun by tuner ({error!r}); move it away to begin anew") from error

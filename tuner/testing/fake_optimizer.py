@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tuner.model.metric import OBJECTIVES
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.repeat import Repeat
 from tuner.model.ruling import Correction
 from tuner.model.space import Assignment, Value
 from tuner.model.study import TrialRow
 from tuner.model.trial import TrialResult
 from tuner.ports import Proposal
+from tuner.stats.repeats import settled
 
 
 @dataclass(slots=True)
@@ -56,7 +59,8 @@ class FakeOptimizer:
             self.study.rows[row.number] = replace(row, outcome=outcome)
             if isinstance(outcome, Interrupted):
                 interrupted.append(row.number)
-                self._queue(row.assignment)
+                if row.repeat is None:
+                    self._queue(row.assignment)
         return tuple(interrupted)
 
     def propose(self, host: str) -> Proposal | None:
@@ -73,6 +77,20 @@ class FakeOptimizer:
         self.study.rows[row.number] = replace(row, host=host)
         return Proposal(number=row.number, assignment=row.assignment, baseline=row.baseline)
 
+    def repeat(self, repeat: Repeat, host: str) -> Proposal:
+        """Begin to measure a finished trial once more.
+
+        Raises:
+            ValueError: it was not measured.
+        """
+        rows = self.rows()
+        row = rows[repeat.of] if 0 <= repeat.of < len(rows) else None
+        if row is None or row.repeat is not None or not isinstance(row.outcome, Measured):
+            raise ValueError(f"trial {repeat.of}: was not measured, so it cannot be repeated")
+        begun = replace(self._append(row.assignment), host=host, baseline=row.baseline, repeat=repeat)
+        self.study.rows[begun.number] = begun
+        return Proposal(number=begun.number, assignment=row.assignment, baseline=row.baseline, repeat=repeat)
+
     def canonical(self, values: Mapping[str, Value]) -> Assignment:
         """Apply the engine's rules."""
         assignment = Assignment.of(values)
@@ -81,7 +99,7 @@ class FakeOptimizer:
     def enqueue(self, assignment: Assignment, *, again: bool = False) -> None:
         """Queue an assignment unless it runs or waits, or has counted."""
         chosen = self.canonical(assignment)
-        is_open = any(row.outcome is None and row.assignment == chosen for row in self.study.rows)
+        is_open = any(row.outcome is None and row.assignment == chosen for row in self._own())
         if not is_open and (again or chosen not in self._taken()):
             self._append(chosen)
 
@@ -103,8 +121,9 @@ class FakeOptimizer:
             values=_values(outcome),
             capacity=None if result.effective is None else result.effective.capacity,
             duration_s=result.duration_s,
+            finished_s=result.finished_s,
         )
-        if isinstance(outcome, Faulted | Interrupted):
+        if isinstance(outcome, Faulted | Interrupted) and row.repeat is None:
             self._queue(result.assignment)
 
     def rule(self, number: int, outcome: Infeasible | Interrupted) -> None:
@@ -124,12 +143,18 @@ class FakeOptimizer:
         Raises:
             ValueError: it did not end as the correction says.
         """
-        row = self.study.rows[number] if 0 <= number < len(self.study.rows) else None
+        row = self.rows()[number] if 0 <= number < len(self.study.rows) else None
         if row is None or row.outcome != correction.before:
             raise ValueError(f"trial {number}: has not ended as {correction.before}")
+        before = correction if row.own is None else replace(correction, before=row.own)
         self.study.rows[number] = replace(
-            row, outcome=outcome, values=_values(outcome), corrections=(*row.corrections, correction)
+            self.study.rows[number],
+            outcome=outcome,
+            values=_values(outcome),
+            corrections=(*row.corrections, before),
         )
+        if row.repeat is not None:
+            return
         if isinstance(outcome, Faulted | Interrupted):
             self.enqueue(row.assignment, again=True)
             return
@@ -140,7 +165,7 @@ class FakeOptimizer:
 
     def rows(self) -> tuple[TrialRow, ...]:
         """Every trial, by number."""
-        return tuple(self.study.rows)
+        return settled(self.study.rows, OBJECTIVES)
 
     def close(self) -> None:
         """Remember that it was closed."""
@@ -149,12 +174,15 @@ class FakeOptimizer:
     def _taken(self) -> set[Assignment]:
         return {
             row.assignment
-            for row in self.study.rows
+            for row in self._own()
             if row.outcome is None or isinstance(row.outcome, Measured | Infeasible)
         }
 
+    def _own(self) -> list[TrialRow]:
+        return [row for row in self.study.rows if row.repeat is None]
+
     def _queue(self, assignment: Assignment) -> None:
-        if not any(row.outcome is None and row.assignment == assignment for row in self.study.rows):
+        if not any(row.outcome is None and row.assignment == assignment for row in self._own()):
             self._append(assignment)
 
     def _append(self, assignment: Assignment) -> TrialRow:
