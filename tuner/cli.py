@@ -1,7 +1,8 @@
 """The command line; all it prints goes through :mod:`tuner.cli_print`.
 
 Exit codes: 0 done · 1 a bug · 2 a wrong file or option · 3 something a run needs is
-missing · 4 too many faults · 5 the log of a death says no cause · 130 interrupted.
+missing · 4 too many faults · 5 the log of a death says no cause · 6 a level that was
+measured has failed requests or no result · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typer.exceptions import Abort, TyperException
 
 from tuner import __version__
 from tuner.cli_print import data, print_findings, print_front, print_table, prose
+from tuner.commands.measure import measure
 from tuner.commands.options import (
     HERE,
     AbortAs,
@@ -319,6 +321,9 @@ def diagnose(
         for line in diagnosis_lines(diagnosis):
             data(line)
     return 0 if diagnosis.found else NO_CAUSE
+
+
+app.command()(measure)
 
 
 @app.command("try")

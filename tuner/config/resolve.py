@@ -36,11 +36,12 @@ class EngineRules(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The names a study file may use."""
+    """The names a study file may use; servers of the engines ``only_measured`` cannot be started."""
 
     engines: Mapping[str, EngineRules]
     samplers: Collection[str]
     profiles: Collection[str] = ()
+    only_measured: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,11 @@ def _base(study: StudyFile, hosts: tuple[HostSpec, ...], base: Command | None) -
 
 def _check_names(study: StudyFile, known: Known) -> None:
     problems = []
-    if study.engine not in known.engines:
+    if study.engine in known.only_measured:
+        there = " or ".join(sorted(known.engines))
+        text = f"servers of engine {quoted(study.engine)} can be measured (tuner measure), not started: use {there}"
+        problems.append(Problem(key="engine", text=text))
+    elif study.engine not in known.engines:
         problems.append(Problem(key="engine", text=unknown("engine", study.engine, known.engines)))
     if study.sampler not in known.samplers:
         problems.append(Problem(key="search.sampler", text=unknown("sampler", study.sampler, known.samplers)))

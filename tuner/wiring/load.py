@@ -12,7 +12,7 @@ from tuner.config.problems import Problem, failure
 from tuner.config.resolve import Known, base_refused, check_parts, needs_unit, resolve, resolve_hosts
 from tuner.config.space_file import FOLDER as SPACES
 from tuner.config.study_file import StudyFile, read_study
-from tuner.engines import ENGINES
+from tuner.engines import ENGINES, ONLY_MEASURED
 from tuner.errors import AssignmentRejected, UsageError
 from tuner.load.prompts import load_prompts
 from tuner.model.space import Parameter, Value
@@ -82,7 +82,7 @@ def base_remark(root: Path, name: str, hosts: tuple[HostSpec, ...]) -> str | Non
 
 
 def _known() -> Known:
-    return Known(engines=ENGINES, samplers=SAMPLERS, profiles=profile.names())
+    return Known(engines=ENGINES, samplers=SAMPLERS, profiles=profile.names(), only_measured=ONLY_MEASURED)
 
 
 def _check_port(study: StudyFile, spec: StudySpec) -> None:
