@@ -69,7 +69,7 @@ def test_ten_steps_are_infeasible_under_load_the_host_is_clean_and_the_next_tria
         lone, few = result.legs
         assert (lone.concurrency, few.concurrency) == (1, 4)
         assert lone.single_request_throughput is not None
-        assert lone.single_request_throughput.value > 200.0, "it was good before it was loaded"
+        assert lone.single_request_throughput.value > 120.0, "it was good before it was loaded"
         assert trials.log.count("The server is fired up and ready to roll!") == 1
         starts_of_ten = len(host.invocations() - before)
         assert starts_of_ten >= 2, "systemd started it again"

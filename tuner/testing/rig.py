@@ -38,6 +38,7 @@ OPERATOR = "engineer"
 """A user without rights, until a test gives it some."""
 
 _BOOT_S = 60.0
+_COMMAND_S = 150.0  # a stop waits for its server, which may take all of TimeoutStopSec
 # Whoever booted the host may be killed: its end of this program's input closes then.
 _WATCHDOG = """
 cat >/dev/null
@@ -167,15 +168,19 @@ class Rig:
 
     def run(self, *argv: str, check: bool = False, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command inside as root, without the network in between."""
-        return subprocess.run(
+        done = subprocess.run(
             ["nsenter", "--target", str(self._leader), "--all", "--wd=/", "--", *argv],
             input=stdin,
             capture_output=True,
             text=True,
-            check=check,
-            timeout=60,
+            check=False,
+            timeout=_COMMAND_S,
             env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
         )
+        if check and done.returncode != 0:
+            msg = f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip() or done.stdout.strip()}"
+            raise AssertionError(msg)
+        return done
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
         """Write a file inside; its folder is made. Through the running system: /run and /tmp are its own."""

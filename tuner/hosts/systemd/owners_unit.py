@@ -70,6 +70,7 @@ class Activity:
     invocation_id: str
     has_job: bool
     result: str
+    exit_status: str
 
     @property
     def is_up(self) -> bool:
@@ -174,7 +175,8 @@ class OwnersUnit:
                 limit_s = _LONGEST_START_S
             if self._clock.monotonic_s() - began_s > limit_s:
                 msg = (
-                    f"{self._unit}: the original does not start (it is {look.state}, {look.result}): "
+                    f"{self._unit}: the original does not start "
+                    f"(it is {look.state}, {look.result} {look.exit_status}): "
                     f"see `journalctl -u {self._unit}`"
                 )
                 raise HostFault(msg)
@@ -213,7 +215,7 @@ class OwnersUnit:
         Raises:
             HostFault: systemd did not answer.
         """
-        names = ("ActiveState", "MainPID", "InvocationID", "Job", "Result")
+        names = ("ActiveState", "MainPID", "InvocationID", "Job", "Result", "ExecMainStatus")
         argv = ("systemctl", "show", "-p", ",".join(names), "--", self._unit)
         result = await self._transport.run(argv)
         shown = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
@@ -226,6 +228,7 @@ class OwnersUnit:
             invocation_id=shown.get("InvocationID", ""),
             has_job=shown.get("Job", "") not in {"", "0"},
             result=shown.get("Result", ""),
+            exit_status=shown.get("ExecMainStatus", ""),
         )
 
     async def snapshot(self, unit: Unit) -> Snapshot:
