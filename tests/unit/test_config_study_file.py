@@ -13,6 +13,7 @@ import pytest
 from tuner.config.host_file import HostEntry
 from tuner.config.study_file import SimulatedHosts, StudyFile, _WorkloadTable, parse_study, read_study, study_names
 from tuner.errors import StudyFileError
+from tuner.model.repeat import RepeatTerms
 from tuner.model.workload import Workload
 
 GOOD = """
@@ -115,7 +116,7 @@ def test_every_field_of_a_workload_can_be_written() -> None:
         (lambda c: c.update(trials=3), "trials: unknown key; did you mean budget.trials? (allowed here: "),
         (
             lambda c: c["budget"].update(trails=3),
-            "budget.trails: unknown key; did you mean trials? (allowed here: trials)",
+            "budget.trails: unknown key; did you mean trials? (allowed here: trials, ",
         ),
         (
             lambda c: c["workload"]["simulated"].update(simulated={}),
@@ -267,3 +268,28 @@ def test_a_whole_command_line_is_no_program_and_its_secrets_are_not_shown(progra
 def test_every_key_of_the_workload_is_in_the_readme() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert not {item.name for item in fields(Workload) if f"`{item.name}`" not in readme}
+
+
+def test_a_study_that_says_nothing_of_it_confirms_its_winners_twice_and_watches_the_baseline() -> None:
+    assert parse(changed(lambda _: None)).repeats == RepeatTerms(confirmations=2, baseline_every=8, drift_limit=0.05)
+
+
+def test_a_study_says_what_it_pays_for_being_sure() -> None:
+    given = {"confirmations": 0, "baseline_every": 4, "drift_limit": 0.1, "most_repeats": 6}
+    found = parse(changed(lambda c: c["budget"].update(given))).repeats
+    assert found == RepeatTerms(confirmations=0, baseline_every=4, drift_limit=0.1, most=6)
+    assert (found.limit(24), RepeatTerms().limit(24)) == (6, 24)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("confirmations", -1, "budget.confirmations: is -1, but must be at least 0"),
+        ("baseline_every", 1.5, "budget.baseline_every: is 1.5, but must be a whole number"),
+        ("drift_limit", 0, "budget.drift_limit: is 0, but must be above 0"),
+        ("most_repeats", "all", 'budget.most_repeats: is "all", but must be a whole number'),
+    ],
+    ids=["confirmations", "baseline_every", "drift_limit", "most_repeats"],
+)
+def test_a_wrong_price_of_being_sure_is_refused(key: str, value: object, message: str) -> None:
+    assert refusal(changed(lambda c: c["budget"].update({key: value}))).startswith(message)

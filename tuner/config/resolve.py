@@ -13,6 +13,7 @@ from tuner.config.problems import Problem, check_name, failure, quoted, reading,
 from tuner.config.space_file import read_space, space_names
 from tuner.config.study_file import FOLDER, StudyFile
 from tuner.errors import UsageError
+from tuner.model.prompt import SHIPPED, is_shipped
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.study import HostSpec, SimulatedHostSpec, StudySpec, UnitHostSpec
 from tuner.model.trial import Command
@@ -123,6 +124,7 @@ def resolve(
         seed=study.seed if over.seed is None else over.seed,
         sampler=parts.sampler,
         directory=str(parts.directory),
+        repeats=study.repeats,
     )
 
 
@@ -219,11 +221,12 @@ def _is_tuned(name: str, space: SearchSpace) -> bool:
 def _with_prompts(study: StudyFile, root: Path, *, simulated: bool) -> Workload:
     """Choose the workload of the hosts; a prompt file is found relative to ``root``."""
     workload = study.simulated_workload if simulated else study.workload
-    if workload.prompts == "builtin":
+    if is_shipped(workload.prompts):
         return workload
     path = root / workload.prompts
     with reading(f"{study.shown}: workload.prompts {quoted(workload.prompts)}"):
         if not path.is_file():
-            text = f'is {quoted(workload.prompts)}: there is no such file under {root}; name a JSONL file, or "builtin"'
+            there = f"there is no such file under {root}"
+            text = f"is {quoted(workload.prompts)}: {there}; name a JSONL file, or a shipped set: {', '.join(SHIPPED)}"
             raise failure(study.shown, [Problem(key="workload.prompts", text=text)])
     return replace(workload, prompts=str(path))

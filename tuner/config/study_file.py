@@ -16,6 +16,10 @@
 
     [budget]
     trials = 24
+    confirmations = 2               # fresh starts for each member of the front and each near miss, at the end
+    baseline_every = 8              # counted trials of a host after which it measures the baseline again
+    drift_limit = 0.05              # change of a host's level beyond which what it measured is measured again
+    most_repeats = 24               # of all kinds together; as many as trials by default
     [search]
     sampler = "auto"
 
@@ -42,6 +46,7 @@ from pydantic import Field, ValidationError
 from tuner.config.host_file import HostEntry, read_hosts
 from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, reading, unknown
 from tuner.errors import StudyFileError
+from tuner.model.repeat import RepeatTerms
 from tuner.model.workload import Workload
 
 FOLDER = "studies"
@@ -77,6 +82,10 @@ class _WorkloadsTable(_WorkloadTable):
 
 class _BudgetTable(Table):
     trials: int = Field(ge=1)
+    confirmations: int = Field(default=2, ge=0)
+    baseline_every: int = Field(default=8, ge=0)
+    drift_limit: float = Field(default=0.05, gt=0)
+    most_repeats: int | None = Field(default=None, ge=0)
 
 
 class _SearchTable(Table):
@@ -137,6 +146,7 @@ class StudyFile:
     workload: Workload
     simulated_workload: Workload
     trials: int
+    repeats: RepeatTerms
     sampler: str
     simulated: SimulatedHosts | None
     hosts: tuple[HostEntry, ...]
@@ -200,6 +210,12 @@ def parse_study(content: dict[str, Any], *, name: str, shown: str) -> StudyFile:
         workload=workload,
         simulated_workload=simulated_workload,
         trials=table.budget.trials,
+        repeats=RepeatTerms(
+            confirmations=table.budget.confirmations,
+            baseline_every=table.budget.baseline_every,
+            drift_limit=table.budget.drift_limit,
+            most=table.budget.most_repeats,
+        ),
         sampler=table.search.sampler,
         simulated=_simulated(table.simulated),
         hosts=hosts,

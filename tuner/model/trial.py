@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from tuner.model.outcome import Outcome, TrialState
 from tuner.model.record import LegResult, RequestRecord
+from tuner.model.repeat import Repeat
 from tuner.model.space import Assignment, Value
 from tuner.model.workload import Workload
 
@@ -32,6 +33,7 @@ class TrialRequest:
         workload: the load.
         seed: for prompts and their order.
         baseline: this is the unit's own command line, unchanged.
+        repeat: set where it measures another trial once more.
     """
 
     study: str
@@ -42,6 +44,7 @@ class TrialRequest:
     workload: Workload
     seed: int
     baseline: bool = False
+    repeat: Repeat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

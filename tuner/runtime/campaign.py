@@ -1,4 +1,4 @@
-"""The loop of a study: propose, run, tell, until the budget is spent.
+"""The loop of a study: propose, run, tell, until the budget is spent and its winners are confirmed.
 
 The driver is the only writer of the study's database and evidence, and keeps at
 most one assignment in flight on each host.
@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.errors import EvidenceError, ExecutorFault, TooManyFaults, TunerError, UsageError
-from tuner.model.outcome import MEMORY_CAUSES, Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.outcome import MEMORY_CAUSES, Cause, Faulted, Infeasible, Interrupted, Outcome, TrialState
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import Remark, StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Orders, Proposal, RunObserver
 from tuner.runtime.racing import end
+from tuner.runtime.repeats import Repeats
 from tuner.runtime.roster import FAULTS_IN_A_ROW, Roster
 from tuner.runtime.steering import Deed, Flight, Steering
 
 
 def counted(rows: Sequence[TrialRow]) -> int:
-    """Count the trials that count towards the budget: Measured and Infeasible ones."""
-    return sum(isinstance(row.outcome, (Measured, Infeasible)) for row in rows)
+    """Count the trials that count towards the budget: Measured and Infeasible ones of the search."""
+    return sum(row.counts for row in rows)
 
 
 def request_of(spec: StudySpec, engine: EngineAdapter, proposal: Proposal) -> TrialRequest:
@@ -38,6 +39,7 @@ def request_of(spec: StudySpec, engine: EngineAdapter, proposal: Proposal) -> Tr
         workload=spec.workload,
         seed=spec.seed,
         baseline=proposal.baseline,
+        repeat=proposal.repeat,
     )
 
 
@@ -64,12 +66,14 @@ class Campaign:
     _error: TunerError | None = None
     _running: dict[asyncio.Task[TrialResult], str] = field(default_factory=dict)
     _hosts: Roster = field(init=False)
+    _repeats: Repeats = field(init=False)
+    _repeating: set[str] = field(default_factory=set)
     _baseline: int | None = None
     _flights: dict[int, Flight] = field(default_factory=dict)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> bool:
-        """Run until the budget is spent, the space is exhausted, or a stop.
+        """Run until the budget is spent or the space exhausted, and what is to be repeated is; or until a stop.
 
         Returns:
             Whether the study is complete; False after :meth:`stop`.
@@ -82,6 +86,7 @@ class Campaign:
         Whatever is raised, the running trials have been ended and their hosts are clean.
         """
         self._hosts = Roster(self.spec.hosts, self.executor, self.observer, self.clock)
+        self._repeats = Repeats(terms=self.spec.repeats, trials=self.spec.trials, objectives=self.spec.objectives)
         complete = False
         serving = None if self.orders is None else asyncio.ensure_future(self._serve(self.orders))
         try:
@@ -108,24 +113,47 @@ class Campaign:
             await self.executor.stop(host)
 
     def _fill(self) -> bool:
-        """Give every free host a trial while the budget lasts; True when the space is exhausted."""
+        """Give every free host a trial while there is something to do; True when the space is exhausted."""
+        exhausted = False
         for host in self._hosts.free(busy=set(self._running.values())):
-            if counted(self.optimizer.rows()) + len(self._running) >= self.spec.trials:
-                return False
-            proposal = self.optimizer.propose(host)
+            proposal, is_last = self._next(host)
+            exhausted = exhausted or is_last
             if proposal is None:
-                return True
+                continue
             request = request_of(self.spec, self.engine, proposal)
-            if proposal.baseline:
+            if proposal.baseline and proposal.repeat is None:
                 self._baseline = proposal.number
             self.evidence.begin(request, host)
             self.observer.proposed(host, proposal)
             flight = Flight(
-                number=request.number, host=host, ladder=request.workload.ladder, began_s=self.clock.now_s()
+                number=request.number,
+                host=host,
+                ladder=request.workload.ladder,
+                began_s=self.clock.now_s(),
+                repeat=proposal.repeat,
             )
             self._flights[flight.number] = flight
+            self._repeating.discard(host)
+            if proposal.repeat is not None:
+                self._repeating.add(host)
             self._running[asyncio.ensure_future(self._follow(flight, request))] = host
-        return False
+        return exhausted
+
+    def _next(self, host: str) -> tuple[Proposal | None, bool]:
+        """Take what a host does next, None: nothing now; and say whether the space is exhausted."""
+        rows = self.optimizer.rows()
+        searching = sum(host not in self._repeating for host in self._running.values())
+        exhausted = False
+        if counted(rows) + searching < self.spec.trials:
+            repeat = self._repeats.during_search(rows, host)
+            if repeat is not None:
+                return self.optimizer.repeat(repeat, host), False
+            proposal = self.optimizer.propose(host)
+            if proposal is not None:
+                return proposal, False
+            exhausted = True
+        repeat = self._repeats.at_the_end(rows, host)
+        return (None if repeat is None else self.optimizer.repeat(repeat, host)), exhausted
 
     async def _idle(self, *, exhausted: bool) -> bool:
         """Say whether the study is complete, when nothing runs; wait for a host otherwise.
@@ -133,9 +161,10 @@ class Campaign:
         Raises:
             TooManyFaults: none will come back.
         """
-        if exhausted or counted(self.optimizer.rows()) >= self.spec.trials:
-            if exhausted:
-                self.observer.remark("every configuration of the space has been tried")
+        rows = self.optimizer.rows()
+        if exhausted:
+            self.observer.remark("every configuration of the space has been tried")
+        if exhausted or (counted(rows) >= self.spec.trials and (self._has_host() or self._is_confirmed(rows))):
             return True
         if await self._hosts.one_comes_back(self._stopped):
             return False
@@ -144,6 +173,12 @@ class Campaign:
             f"study {self.spec.name}: no host is left after {FAULTS_IN_A_ROW} faults in a row ({faults}); "
             "mend the host, then run the same command again"
         )
+
+    def _has_host(self) -> bool:
+        return any(True for _ in self._hosts.free(busy=()))
+
+    def _is_confirmed(self, rows: Sequence[TrialRow]) -> bool:
+        return self._repeats.is_done(rows, [host.name for host in self.spec.hosts])
 
     async def _settle_one(self, serving: asyncio.Future[None] | None = None) -> None:
         """Wait for the next trial to end, if any runs, and tell it; or for a host to come back, or an order."""

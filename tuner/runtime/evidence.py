@@ -83,6 +83,7 @@ class FileEvidence:
             "trial": request.number,
             "host": host,
             "baseline": request.baseline,
+            "repeat": plain(request.repeat),
             "engine": request.engine,
             "assignment": dict(request.assignment),
             "command": plain(scrubbed),

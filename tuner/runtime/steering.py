@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from tuner.errors import AssignmentRejected
 from tuner.model.order import AbortOrder, Answer, Order, TryOrder, VerdictOrder
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.repeat import Repeat
 from tuner.model.ruling import Correction, Word, corrected, ended_by
 from tuner.model.space import Assignment, SearchSpace, Value
 from tuner.model.study import TrialRow
@@ -25,6 +26,7 @@ class Flight:
 
     Attributes:
         began_s: Unix time.
+        repeat: set where it measures another trial once more.
         ruled: how a person ended it; None: nobody did.
         ending: set with ``ruled``.
     """
@@ -33,6 +35,7 @@ class Flight:
     host: str
     ladder: tuple[int, ...]
     began_s: float
+    repeat: Repeat | None = None
     state: TrialState = TrialState.PROPOSED
     level: int | None = None
     ruled: Infeasible | Interrupted | None = None
@@ -110,7 +113,7 @@ class Steering:
             return _refused(f"study {self.study} cannot run {_shown(wanted)}: {error}")
         rows = self.optimizer.rows()
         for row in rows:
-            if row.assignment == assignment and row.outcome is None:
+            if row.assignment == assignment and row.outcome is None and row.repeat is None:
                 where = f"place {_place(rows, row)} of the queue" if row.host is None else self._runs(row)
                 return _done(f"{self._words(assignment)} is trial {row.number} already: {where}")
         known = _counted(rows, assignment)
@@ -119,7 +122,8 @@ class Steering:
             return _refused(f"{was}: {ended(known.outcome)}; --again runs it once more")
         self.optimizer.enqueue(assignment, again=order.again)
         rows = self.optimizer.rows()
-        row = next(row for row in reversed(rows) if row.outcome is None and row.assignment == assignment)
+        own = (row for row in reversed(rows) if row.repeat is None)
+        row = next(row for row in own if row.outcome is None and row.assignment == assignment)
         words = self._words(assignment)
         text = f"queued as trial {row.number}, place {_place(rows, row)} of the queue: {words}{self._budget(rows)}"
         return Deed(answer=Answer(done=True, text=text), remark=f"{order.who} asks to try {words}: trial {row.number}")
@@ -138,8 +142,8 @@ class Steering:
         """Say that nothing more will be run in this study's budget, where that is so."""
         if self.trials is None:
             return ""
-        spent = sum(isinstance(row.outcome, Measured | Infeasible) for row in rows)
-        running = len(self.flights)
+        spent = sum(row.counts for row in rows)
+        running = sum(flight.repeat is None for flight in self.flights.values())
         if spent + running < self.trials:
             return ""
         return (
@@ -162,8 +166,8 @@ class Steering:
         limit_s = self.stop_limits_s.get(flight.host)
         limit = "" if limit_s is None else f", which has {limit_s:g} s for that"
         text = (
-            f"trial {flight.number} on {flight.host} is {_becomes(outcome)}; its server is being stopped{limit}, "
-            "then the host is cleaned as always before its next trial"
+            f"trial {flight.number} on {flight.host} is {_becomes(outcome, flight.repeat)}; "
+            f"its server is being stopped{limit}, then the host is cleaned as always before its next trial"
         )
         return Deed(answer=Answer(done=True, text=text), remark=str(order.ruling), trial=flight.number, flight=flight)
 
@@ -197,6 +201,9 @@ class Steering:
 
     # -- verdict -----------------------------------------------------------------------
 
+    def _now(self, number: int) -> TrialRow:
+        return self.optimizer.rows()[number]
+
     def _correct(self, order: VerdictOrder) -> Deed:
         rows = self.optimizer.rows()
         if not 0 <= order.trial < len(rows):
@@ -204,20 +211,31 @@ class Steering:
             return _refused(f"study {self.study} has no trial {order.trial}; {last}")
         row = rows[order.trial]
         if any(each.ruling.order == order.order for each in row.corrections):
-            return _done(f"trial {order.trial} is {_becomes(row.outcome)}")
+            return _done(f"trial {order.trial} is {_becomes(row.outcome, row.repeat)}")
         if row.outcome is None:
             remedy = f"end it with: python -m tuner abort --trial {order.trial}" if order.trial in self.flights else ""
             state = "waits" if row.host is None else "has not ended"
             return _refused(f"trial {order.trial} {state}" + (f"; {remedy}" if remedy else ""))
         outcome = corrected(order.ruling, row.outcome, row.corrections)
         if isinstance(outcome, str):
-            return _refused(f"trial {order.trial}: {outcome}")
+            return _refused(f"trial {order.trial}: {outcome}{_condemned(row, rows)}")
         self.optimizer.correct(order.trial, outcome, Correction(ruling=order.ruling, before=row.outcome))
-        text = f"trial {order.trial}, {ended(row.outcome)}, is {_becomes(outcome)} now"
-        if order.ruling.word is Word.RETRY:
+        text = f"trial {order.trial}, {ended(row.outcome)}, is {_becomes(outcome, row.repeat)} now"
+        if row.repeat is not None:
+            text += f"; trial {row.repeat.of}, which it measured again, is {ended(self._now(row.repeat.of).outcome)}"
+        elif order.ruling.word is Word.RETRY:
             text += self._budget(self.optimizer.rows())
         remark = f"trial {order.trial} was {ended(row.outcome)}; now {order.ruling}"
         return Deed(answer=Answer(done=True, text=text), remark=remark, trial=order.trial, is_correction=True)
+
+
+def _condemned(row: TrialRow, rows: Sequence[TrialRow]) -> str:
+    """Name the repeat that made a trial infeasible, where one did."""
+    if row.own is None or not isinstance(row.outcome, Infeasible):
+        return ""
+    dead = (each for each in rows if each.repeat is not None and each.repeat.of == row.number)
+    number = next(each.number for each in dead if isinstance(each.outcome, Infeasible))
+    return f"; its repeat, trial {number}, died: if that was not its fault, say so of {number}"
 
 
 def filled(space: SearchSpace, baseline: Assignment) -> dict[str, Value]:
@@ -246,21 +264,22 @@ def ended(outcome: Outcome | None) -> str:
             return "not ended"
 
 
-def _becomes(outcome: Outcome | None) -> str:
+def _becomes(outcome: Outcome | None, repeat: Repeat | None = None) -> str:
     match outcome:
         case Infeasible():
             level = "" if outcome.level is None else f" {outcome.level}"
             where = f"{outcome.state.value.replace('_', ' ')}{level}"
             return f"infeasible (as if it had died while {where}: violation {outcome.violation:.3g})"
         case Interrupted():
-            return "not counted, and its configuration is queued again"
+            again = "its configuration is queued again" if repeat is None else "it is run again where that is needed"
+            return f"not counted, and {again}"
         case _:
             return ended(outcome)
 
 
 def _counted(rows: Sequence[TrialRow], assignment: Assignment) -> TrialRow | None:
     same = (row for row in reversed(rows) if row.assignment == assignment)
-    return next((row for row in same if isinstance(row.outcome, Measured | Infeasible)), None)
+    return next((row for row in same if row.counts), None)
 
 
 def _place(rows: Sequence[TrialRow], row: TrialRow) -> str:

@@ -35,6 +35,8 @@ load_timeout_s = 60
 
 [budget]
 trials = {trials}
+confirmations = 0
+baseline_every = 0
 """
 SHORT_LEASE_S = 30.0
 """The shortest dead-man that a study may ask for."""

@@ -36,6 +36,8 @@ load_timeout_s = 60
 
 [budget]
 trials = {trials}
+confirmations = 0
+baseline_every = 0
 
 [simulated]
 profile = "qwen3.5-122b-a10b-4gpu"

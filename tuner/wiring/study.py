@@ -20,6 +20,7 @@ from tuner.model.study import StudySpec, TrialRow
 from tuner.ports import Executor, RunObserver
 from tuner.runtime.campaign import Campaign, counted
 from tuner.runtime.evidence import FileEvidence
+from tuner.runtime.repeats import Repeats
 from tuner.search.anew import begin_anew
 from tuner.search.ledger import check_ledger, open_ledger
 from tuner.search.lock import require_unlocked
@@ -145,7 +146,13 @@ async def _run(
 def is_spent(spec: StudySpec) -> bool:
     """Whether an earlier run left nothing to do: no worker need be started to say so."""
     directory = Path(spec.directory)
-    return (directory / DATABASE).exists() and counted(read_stored(directory, spec.name).rows) >= spec.trials
+    if not (directory / DATABASE).exists():
+        return False
+    rows = read_stored(directory, spec.name).rows
+    if counted(rows) < spec.trials or any(row.outcome is None and row.host is not None for row in rows):
+        return False
+    repeats = Repeats(terms=spec.repeats, trials=spec.trials, objectives=spec.objectives)
+    return repeats.is_done(rows, [host.name for host in spec.hosts])
 
 
 async def _search(spec: StudySpec, observer: RunObserver, executor: Executor, signals: StopSignals) -> RunSummary:
