@@ -125,6 +125,7 @@ def resolve(
         sampler=parts.sampler,
         directory=str(parts.directory),
         repeats=study.repeats,
+        repeats=study.repeats,
     )
 
 
