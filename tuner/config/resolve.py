@@ -125,7 +125,6 @@ def resolve(
         sampler=parts.sampler,
         directory=str(parts.directory),
         repeats=study.repeats,
-        repeats=study.repeats,
     )
 
 
