@@ -193,11 +193,11 @@ def test_a_leg_whose_requests_stall_ends_at_its_longest_time() -> None:
     assert result.aggregate_throughput.value < 50
 
 
-def test_a_lone_request_converges_on_five_requests() -> None:
+def test_a_lone_request_converges_on_eight_requests() -> None:
     result, _, _ = measure(answer, replace(LEG, concurrency=1, min_s=0.05, max_s=5.0))
     assert result.converged
     assert result.single_request_throughput is not None
-    assert result.single_request_throughput.samples >= 5
+    assert result.single_request_throughput.samples >= 8
 
 
 def test_a_lone_request_longer_than_its_leg_is_measured_all_the_same() -> None:
@@ -367,18 +367,45 @@ def test_a_client_is_the_bottleneck_only_when_it_is_both_late_and_busy() -> None
     assert limits.why_bound(ClientHealth(cpu_share=0.95, lag_p99_s=None)) is None
 
 
-def test_a_warm_up_sends_exactly_its_requests_and_counts_for_nothing() -> None:
+TOLERANT = replace(TARGET, workload=replace(TARGET.workload, interval=100.0))
+"""Whatever the speed of its requests is, they are alike."""
+
+
+def test_a_warm_up_sends_its_requests_and_counts_for_nothing() -> None:
     connections = Connections(answer)
-    records = asyncio.run(HttpLoadGenerator(connect=connections).warm_up(TARGET, 7, 3, lambda _: None))
-    assert len(records) == len(connections.calls) == 7
+    records = asyncio.run(HttpLoadGenerator(connect=connections).warm_up(TOLERANT, 7, 3, lambda _: None))
+    assert 7 <= len(records) == len(connections.calls) <= 9  # a slot may send before the last answer is in
     assert not any(record.in_window for record in records)
     assert connections.closed == connections.opened == 3
+
+
+def test_a_warm_up_goes_on_while_requests_become_faster_and_ends_when_they_no_longer_do() -> None:
+    waits_s = itertools.chain((0.5, 0.3, 0.15), itertools.repeat(0.05))
+
+    async def warming(_: HttpCall, sink: StreamSink) -> StreamEnd:
+        sink.sent(time.perf_counter())
+        sink.feed(usage(1), time.perf_counter())
+        await asyncio.sleep(next(waits_s))
+        sink.feed(usage(5) + b"data: [DONE]\n\n", time.perf_counter())
+        return StreamEnd(ended_s=time.perf_counter(), status=200)
+
+    target = replace(TARGET, workload=replace(TARGET.workload, interval=0.35))
+    records = asyncio.run(HttpLoadGenerator(connect=Connections(warming)).warm_up(target, 2, 1, lambda _: None))
+    assert 5 <= len(records) <= 8
+    assert {record.status for record in records} == {RequestStatus.OK}
+
+
+def test_a_warm_up_of_a_server_that_never_becomes_steady_ends() -> None:
+    records = asyncio.run(
+        HttpLoadGenerator(connect=Connections(slowing(0.05))).warm_up(TARGET, 2, 1, lambda _: None),
+    )
+    assert len(records) == 8
 
 
 def test_no_more_connections_warm_up_than_there_are_requests() -> None:
     connections = Connections(answer)
     generator = HttpLoadGenerator(connect=connections)
-    assert len(asyncio.run(generator.warm_up(TARGET, 2, 64, lambda _: None))) == 2
+    assert 2 <= len(asyncio.run(generator.warm_up(TOLERANT, 2, 64, lambda _: None))) <= 3
     assert connections.opened == 2
     assert asyncio.run(generator.warm_up(TARGET, 0, 4, lambda _: None)) == ()
 

@@ -15,6 +15,7 @@ from tuner.load.schedule import (
     is_hopeless,
     is_narrow,
     is_over,
+    request_s,
     salted,
     start_delay_s,
 )
@@ -77,6 +78,16 @@ def test_slots_start_spread_over_one_request() -> None:
     assert [start_delay_s(k, 4, 2.0) for k in range(4)] == [0.0, 0.5, 1.0, 1.5]
 
 
+def test_requests_are_expected_to_last_as_on_a_line_through_the_legs_before() -> None:
+    assert request_s({}, 16) is None
+    assert request_s({1: 2.0}, 16) == 2.0
+    assert request_s({1: 2.0, 4: 2.3}, 16) == pytest.approx(3.5)
+    assert request_s({1: 2.0, 4: 2.3, 16: 3.5, 32: 3.5}, 64) == 3.5  # the server runs no more at once
+    assert request_s({1: 2.0, 4: 1.9}, 16) == 1.9
+    assert request_s({64: 7.0, 32: 5.0}, 64) == 7.0
+    assert request_s({64: 7.0}, 1) == 7.0
+
+
 def test_a_lone_request_is_judged_by_its_own_speed_and_many_by_their_sum() -> None:
     narrow, wide = estimate(0.01, 10), estimate(0.03, 10)
     assert is_narrow(leg(1), narrow, wide)
@@ -86,8 +97,8 @@ def test_a_lone_request_is_judged_by_its_own_speed_and_many_by_their_sum() -> No
 
 
 def test_too_few_samples_are_never_narrow() -> None:
-    assert not is_narrow(leg(1), estimate(0.0, 4), None)
-    assert is_narrow(leg(1), estimate(0.0, 5), None)
+    assert not is_narrow(leg(1), estimate(0.0, 7), None)
+    assert is_narrow(leg(1), estimate(0.0, 8), None)
     assert not is_narrow(leg(4), None, estimate(0.0, 7))
     assert is_narrow(leg(4), None, estimate(0.0, 8))
     assert not is_narrow(leg(16), None, estimate(0.0, 5))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.stats.intervals import batch_means, mean_interval, ratio_of_sums, t_quantile
+from tuner.stats.intervals import batch_means, mean_interval, ratio_of_sums, serial_rate, t_quantile
 
 POSITIVE = st.floats(min_value=0.1, max_value=1e4)
 
@@ -55,6 +55,41 @@ def test_batch_means_are_rates() -> None:
     assert estimate is not None
     assert estimate.value == 6.0
     assert estimate.samples == 3
+
+
+def test_all_cosine_terms_together_are_the_interval_of_independent_batches() -> None:
+    tokens, seconds = [512.0, 480.0, 530.0, 505.0, 498.0], [2.0, 1.9, 2.1, 2.0, 2.05]
+    serial, plain = serial_rate(tokens, seconds, terms=4), ratio_of_sums(tokens, seconds)
+    assert serial is not None
+    assert plain is not None
+    assert serial.value == plain.value
+    assert serial.half_width == pytest.approx(plain.half_width)
+    assert serial.samples == 5
+
+
+def test_the_slow_terms_see_a_trend_and_not_what_alternates() -> None:
+    ones = [1.0] * 8
+    rising = serial_rate([100.0 + i for i in range(8)], ones, terms=4)
+    swinging = serial_rate([100.0 + 3.5 * (-1) ** i for i in range(8)], ones, terms=4)
+    assert rising is not None
+    assert swinging is not None
+    assert (rising.half_width or 0) > 2 * (swinging.half_width or 0)
+
+
+def test_a_higher_quantile_widens_an_interval() -> None:
+    plain = serial_rate([9.0, 10.0, 11.0, 10.5], [1.0] * 4, terms=2)
+    paid = serial_rate([9.0, 10.0, 11.0, 10.5], [1.0] * 4, terms=2, share=0.985)
+    assert plain is not None
+    assert paid is not None
+    assert (paid.half_width or 0) / (plain.half_width or 1) == pytest.approx(t_quantile(2, 0.985) / t_quantile(2))
+
+
+def test_serial_batches_that_do_not_fit_are_refused() -> None:
+    assert serial_rate([], [], terms=1) is None
+    with pytest.raises(ValueError, match="3 totals but 2"):
+        serial_rate([1.0, 2.0, 3.0], [1.0, 1.0], terms=1)
+    with pytest.raises(ValueError, match="3 cosine terms of 3 batches"):
+        serial_rate([1.0, 2.0, 3.0], [1.0, 1.0, 1.0], terms=3)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05])

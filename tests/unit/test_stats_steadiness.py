@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.stats.steadiness import BATCHES, drift, is_steady
+from tuner.stats.steadiness import BATCHES, drift, is_steady, is_warm
 
 RATES = st.lists(st.floats(min_value=1.0, max_value=1e5), min_size=4, max_size=30)
 
@@ -46,6 +46,23 @@ def test_a_trend_is_seen_through_noise() -> None:
 def test_what_cannot_be_told_is_not_called_steady(rates: list[float]) -> None:
     assert drift(rates) is None
     assert not is_steady(rates, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "warm"),
+    [
+        ([], False),
+        ([100.0], False),
+        ([100.0, 101.0], True),
+        ([20.0, 100.0], False),
+        ([20.0, 100.0, 101.0], True),
+        ([100.0, 140.0, 180.0, 220.0], False),
+        ([20.0] + [100.0, 106.0] * 4, True),
+    ],
+    ids=["none", "one", "two alike", "first cold", "then warm", "still rising", "noisy prompts"],
+)
+def test_a_server_is_warm_once_its_requests_are_as_fast_as_those_before(speeds: list[float], *, warm: bool) -> None:
+    assert is_warm(speeds, 0.02) is warm
 
 
 @given(RATES, st.floats(min_value=0.01, max_value=100.0))

@@ -14,13 +14,14 @@ from tuner.stats.window import (
     Window,
     aggregate_throughput,
     arrivals_of,
+    decode_speeds,
     even_arrivals,
     horizon_s,
     is_in_window,
     mean_gap_s,
     median_decode_s,
+    most_at_once,
     opening_s,
-    required_batches,
     tokens_at,
     tokens_per_chunk,
 )
@@ -221,8 +222,15 @@ def test_only_whole_requests_with_status_ok_lie_in_the_window() -> None:
     assert not is_in_window(replace(record(0, 1, 3), first_s=None), window)
 
 
-def test_few_streams_need_more_batches() -> None:
-    assert [required_batches(c) for c in (2, 4, 5, 64)] == [8, 8, 6, 6]
+def test_spans_that_only_touch_do_not_overlap() -> None:
+    assert most_at_once([(0.0, 1.0), (1.0, 2.0)]) == 1
+    assert most_at_once([(0.0, 1.0), (0.5, 2.0), (0.9, 1.1), (1.5, 1.6)]) == 3
+    assert most_at_once([]) == 0
+
+
+def test_only_whole_requests_have_a_decode_speed() -> None:
+    cut = record(0, 1, 3, status=RequestStatus.CUT)
+    assert decode_speeds([record(0, 1, 3), cut, replace(record(0, 1, 3), tokens=None), record(0, 2, 6)]) == [4.0, 2.0]
 
 
 def test_the_median_decode_leaves_out_what_failed() -> None:

@@ -11,15 +11,17 @@ from tuner.load.health import ClientLimits, watching
 from tuner.load.http import HttpSlot
 from tuner.load.loop import ClosedLoop, Connect
 from tuner.load.prompts import Prompt, load_prompts
-from tuner.load.reading import LegReader, Reading
-from tuner.load.schedule import PromptQueue, evaluation_period_s, is_hopeless, is_narrow, is_over
+from tuner.load.reading import Reading
+from tuner.load.schedule import Order, PromptQueue, request_s
+from tuner.load.stopping import Decision, LegWatch
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import ControlClient, Leg, LoadProgress, ProgressSink, Target
-from tuner.stats.steadiness import is_steady
-from tuner.stats.window import median_decode_s, opening_s
+from tuner.stats.steadiness import is_warm
+from tuner.stats.window import decode_speeds, median_decode_s
 
 _PROGRESS_S = 0.2
 _WARM_UP_SALT = "warm-up"
+_LONGEST_WARM_UP = 4  # times the requests asked for
 _NO_FAILURE = frozenset({RequestStatus.OK, RequestStatus.CANCELLED})
 
 
@@ -40,23 +42,29 @@ class HttpLoadGenerator:
     def __init__(self, *, connect: Connect = HttpSlot, limits: ClientLimits = DEFAULT_LIMITS) -> None:
         self._connect = connect
         self._limits = limits
-        self._request_s: float | None = None
+        self._lasted_s: dict[int, float] = {}  # concurrency -> median decode time
         self._prompts: tuple[str, tuple[Prompt, ...]] | None = None
 
     async def warm_up(
         self, target: Target, requests: int, concurrency: int, progress: ProgressSink
     ) -> tuple[RequestRecord, ...]:
-        """Send ``requests`` requests, ``concurrency`` at once."""
+        """Send requests, ``concurrency`` at once, until the server's speed is steady.
+
+        At least ``requests`` and at most four times as many; none beyond ``requests`` after a failure.
+        """
         if requests < 1:
             return ()
-        prompts = self._queue(target, _WARM_UP_SALT, limit=requests)
         slots = min(concurrency, requests)
-        async with ClosedLoop(target, concurrency=slots, prompts=prompts, connect=self._connect, request_s=0.0) as loop:
+        records: list[RequestRecord] = []
+        prompts = _UntilWarm(self._queue(target, _WARM_UP_SALT), records, least=requests, target=target)
+        async with ClosedLoop(
+            target, concurrency=slots, prompts=prompts, connect=self._connect, request_s=0.0, records=records
+        ) as loop:
             began_s = time.perf_counter()
             while not await loop.wait(_PROGRESS_S):
                 progress(_progress(loop, began_s=began_s, reading=None))
-        self._remember(loop.records)
-        return tuple(loop.records)
+        self._remember(records, slots)
+        return tuple(records)
 
     async def measure(
         self, target: Target, leg: Leg, control: ControlClient, progress: ProgressSink
@@ -71,10 +79,14 @@ class HttpLoadGenerator:
         account = ServerAccount(target, control)
         await account.open()
         loop = ClosedLoop(
-            target, concurrency=leg.concurrency, prompts=prompts, connect=self._connect, request_s=self._request_s
+            target,
+            concurrency=leg.concurrency,
+            prompts=prompts,
+            connect=self._connect,
+            request_s=request_s(self._lasted_s, leg.concurrency),
         )
         async with watching() as watch, loop:
-            reading, is_converged = await _until_over(loop, target, leg, progress)
+            decision = await _until_over(loop, target, leg, progress)
             health = watch.health()
             await account.close()
         await account.abort()
@@ -86,8 +98,15 @@ class HttpLoadGenerator:
                 f"{target.base_url}, concurrency {leg.concurrency}: the client was the bottleneck: {why}; "
                 "free the machine that makes the load and measure again"
             )
-        self._remember(loop.records)
-        return assemble(leg, loop.records, reading=reading, is_converged=is_converged, client=health, account=account)
+        self._remember(loop.records, leg.concurrency)
+        return assemble(
+            leg,
+            loop.records,
+            reading=decision.reading,
+            is_converged=decision.is_converged,
+            client=health,
+            account=account,
+        )
 
     def _queue(self, target: Target, salt: str, limit: int | None = None) -> PromptQueue:
         source = target.workload.prompts
@@ -95,50 +114,49 @@ class HttpLoadGenerator:
             self._prompts = (source, load_prompts(source))
         return PromptQueue(self._prompts[1], seed=target.seed, salt=salt, limit=limit)
 
-    def _remember(self, records: list[RequestRecord]) -> None:
-        self._request_s = median_decode_s(records) or self._request_s
+    def _remember(self, records: list[RequestRecord], concurrency: int) -> None:
+        lasted_s = median_decode_s(records)
+        if lasted_s is not None:
+            self._lasted_s[concurrency] = lasted_s
 
 
-async def _until_over(
-    loop: ClosedLoop, target: Target, leg: Leg, progress: ProgressSink
-) -> tuple[Reading | None, bool]:
-    """Watch the leg until its window can close; return the last reading, and whether it is narrow or steady enough."""
-    began_s = time.perf_counter()
-    period_s = evaluation_period_s(leg)
-    reader: LegReader | None = None
-    reported_s = began_s
+class _UntilWarm:
+    """The prompts of a warm-up: they end once the requests so far say that the server is warm."""
+
+    def __init__(self, prompts: PromptQueue, records: list[RequestRecord], *, least: int, target: Target) -> None:
+        self._prompts = prompts
+        self._records = records
+        self._least = least
+        self._interval = target.workload.interval
+        self._taken = 0
+
+    def take(self) -> Order | None:
+        if self._taken >= self._least and self._is_enough():
+            return None
+        self._taken += 1
+        return self._prompts.take()
+
+    def _is_enough(self) -> bool:
+        if self._taken >= _LONGEST_WARM_UP * self._least:
+            return True
+        if any(record.status is not RequestStatus.OK for record in self._records):
+            return True
+        return is_warm(decode_speeds(self._records), self._interval)
+
+
+async def _until_over(loop: ClosedLoop, target: Target, leg: Leg, progress: ProgressSink) -> Decision:
+    """Watch the leg until it is over; return the last look at it."""
+    began_s = reported_s = time.perf_counter()
+    watch = LegWatch(leg, request_timeout_s=target.workload.request_timeout_s, began_s=began_s)
     while True:
-        await loop.wait(period_s)
+        await loop.wait(watch.period_s)
         now_s = time.perf_counter()
-        if reader is None:
-            waiting = [tally.sent_s for tally in loop.live if tally.sent_s is not None and not tally.stamps_s]
-            opened_s = opening_s(loop.started_s, loop.records, waiting, concurrency=leg.concurrency, now_s=now_s)
-            reader = None if opened_s is None else LegReader(loop, opened_s, counts_batches=leg.until_steady)
-        reading = None if reader is None else reader.read(now_s)
+        decision = watch.look(now_s, loop.started_s, loop.records, loop.live)
         if now_s - reported_s >= _PROGRESS_S:
             reported_s = now_s
-            progress(_progress(loop, began_s=began_s, reading=reading))
-        if reader is not None and reading is not None:
-            if leg.until_steady:
-                narrow = is_steady(reading.batch_throughputs, leg.interval)
-            else:
-                narrow = is_narrow(leg, reading.single, reading.aggregate)
-            if is_over(
-                leg,
-                window_s=now_s - reader.opened_s,
-                is_narrow=narrow,
-                single=reading.single,
-                request_timeout_s=target.workload.request_timeout_s,
-            ):
-                return reading, narrow
-        elif is_hopeless(
-            leg,
-            elapsed_s=now_s - began_s,
-            complete=sum(r.status is RequestStatus.OK for r in loop.records),
-            failed=sum(r.status is not RequestStatus.OK for r in loop.records),
-            request_timeout_s=target.workload.request_timeout_s,
-        ):
-            return None, False
+            progress(_progress(loop, began_s=began_s, reading=decision.reading))
+        if decision.is_over:
+            return decision
 
 
 def _progress(loop: ClosedLoop, *, began_s: float, reading: Reading | None) -> LoadProgress:

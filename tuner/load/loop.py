@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Self
+from typing import Protocol, Self
 
-from tuner.load.schedule import Order, PromptQueue, start_delay_s
+from tuner.load.schedule import Order, start_delay_s
 from tuner.load.stream import StreamSlot
 from tuner.load.tally import Tally
 from tuner.model.http import HttpCall
@@ -18,6 +18,13 @@ from tuner.ports import Target
 FAILURE_PAUSE_S = 0.05  # a dead server answers in microseconds and must not be hammered
 
 Connect = Callable[[str], StreamSlot]
+
+
+class Prompts(Protocol):
+    """What the slots send."""
+
+    def take(self) -> Order | None:
+        """Return the next request; None after the last."""
 
 
 class ClosedLoop:
@@ -30,6 +37,7 @@ class ClosedLoop:
         connect: base URL -> slot.
         request_s: how long one request takes, to stagger the start; None: the slots wait
             for the first slot's first request and use its time.
+        records: where to put what ended; None: a list of its own.
 
     Attributes:
         records: of the requests that ended, in the order of their ends.
@@ -37,7 +45,14 @@ class ClosedLoop:
     """
 
     def __init__(
-        self, target: Target, *, concurrency: int, prompts: PromptQueue, connect: Connect, request_s: float | None
+        self,
+        target: Target,
+        *,
+        concurrency: int,
+        prompts: Prompts,
+        connect: Connect,
+        request_s: float | None,
+        records: list[RequestRecord] | None = None,
     ) -> None:
         self._target = target
         self._concurrency = concurrency
@@ -48,7 +63,7 @@ class ClosedLoop:
         self._slots = [connect(target.base_url) for _ in range(concurrency)]
         self._tasks: list[asyncio.Task[None]] = []
         self._heard_s: float | None = None  # of requests that ended
-        self.records: list[RequestRecord] = []
+        self.records: list[RequestRecord] = [] if records is None else records
         self.started_s: list[float] = []
 
     async def __aenter__(self) -> Self:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.load.prompts import Prompt
 from tuner.model.metric import Estimate
 from tuner.ports import Leg
-from tuner.stats.window import required_batches
-
-REQUIRED_REQUESTS = 5  # at concurrency 1; simulated coverage .95 at 1 % noise, .92-.94 at 5 %
+from tuner.stats.batches import required_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +73,32 @@ def start_delay_s(slot: int, concurrency: int, request_s: float) -> float:
     return request_s * slot / concurrency
 
 
+def request_s(lasted_s: Mapping[int, float], concurrency: int) -> float | None:
+    """Return how long a request will take at ``concurrency``: on a line through the two closest legs below.
+
+    A request takes longer the more run beside it, until the server runs no more at once. Slots that are
+    spread over a shorter time begin in a bunch and stay in one, and the leg is then measured in waves.
+
+    Args:
+        lasted_s: concurrency -> median decode time of the legs so far.
+        concurrency: of the leg to come.
+
+    Returns:
+        None when nothing was measured.
+    """
+    if not lasted_s:
+        return None
+    below = sorted(level for level in lasted_s if level < concurrency)
+    if concurrency in lasted_s or not below:
+        return lasted_s[min(lasted_s, key=lambda level: abs(level - concurrency))]
+    last = below[-1]
+    if len(below) == 1:
+        return lasted_s[last]
+    before = below[-2]
+    slope = max(0.0, (lasted_s[last] - lasted_s[before]) / (last - before))
+    return lasted_s[last] + slope * (concurrency - last)
+
+
 def evaluation_period_s(leg: Leg) -> float:
     """Return how often a leg's interval is looked at: often in a short leg, cheaply in a long one."""
     return min(0.5, max(0.05, leg.min_s / 20))
@@ -85,10 +109,8 @@ def is_narrow(leg: Leg, single: Estimate | None, aggregate: Estimate | None) -> 
 
     A lone request is judged by its decode speed, several by their aggregate.
     """
-    estimate, needed = (
-        (single, REQUIRED_REQUESTS) if leg.concurrency == 1 else (aggregate, required_batches(leg.concurrency))
-    )
-    if estimate is None or estimate.half_width is None or estimate.samples < needed:
+    estimate = single if leg.concurrency == 1 else aggregate
+    if estimate is None or estimate.half_width is None or estimate.samples < required_batches(leg.concurrency):
         return False
     return estimate.half_width <= leg.interval
 

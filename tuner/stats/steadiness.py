@@ -60,3 +60,20 @@ def is_steady(throughputs: Sequence[float], interval: float) -> bool:
         return False
     is_noise = seen.low <= 0 <= seen.high
     return is_noise or abs(seen.value) <= interval
+
+
+def is_warm(speeds: Sequence[float], interval: float) -> bool:
+    """Whether a server has warmed up: its newest requests are as fast as those before.
+
+    The last two differ by no more than ``interval``, relative, or the last eight show no trend; the
+    first request of a cold server (graphs, kernels and caches are made for it) is many times slower.
+
+    Args:
+        speeds: decode speed of each request so far, tok/s, in the order of their ends.
+        interval: the wanted half width of the legs to come.
+    """
+    if len(speeds) < 2:
+        return False
+    before, last = speeds[-2:]
+    is_alike = abs(last - before) <= interval * last
+    return is_alike or (len(speeds) >= BATCHES and is_steady(speeds[-BATCHES:], interval))

@@ -13,16 +13,17 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tuner.model.metric import Estimate
 from tuner.model.record import RequestRecord, RequestStatus
 from tuner.stats.intervals import batch_means
-from tuner.stats.latency import decode_s, ttft_s
+from tuner.stats.latency import decode_s, decode_tokens, ttft_s
 
 MAX_BATCHES = 30  # more make each one shorter and more alike its neighbour, not the interval better
 MIN_REPORTED_BATCHES = 3  # with fewer the t-interval is wider than the value
 STALLED_GAPS = 4.0  # a stream silent for this many mean gaps no longer holds the horizon back
-_COMPLETE = frozenset({RequestStatus.OK, RequestStatus.SHORT, RequestStatus.UNCOUNTED})
+COMPLETE = frozenset({RequestStatus.OK, RequestStatus.SHORT, RequestStatus.UNCOUNTED})  # a whole reply came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Arrivals:
 
 def tokens_per_chunk(records: Sequence[RequestRecord]) -> float | None:
     """Return the mean tokens of a chunk over complete requests, by the server's count."""
-    counted = [r for r in records if r.tokens is not None and r.chunk_s and r.status in _COMPLETE]
+    counted = [r for r in records if r.tokens is not None and r.chunk_s and r.status in COMPLETE]
     chunks = sum(len(record.chunk_s) for record in counted)
     return sum(record.tokens or 0 for record in counted) / chunks if chunks else None
 
@@ -115,7 +116,7 @@ def opening_s(
         concurrency: slots.
         now_s: the present.
     """
-    complete = sorted((r for r in finished if r.status in _COMPLETE), key=lambda record: record.ended_s)
+    complete = sorted((r for r in finished if r.status in COMPLETE), key=lambda record: record.ended_s)
     if len(started_s) < concurrency or not complete:
         return None
     opens = [complete[concurrency - 1].ended_s] if len(complete) >= concurrency else []
@@ -128,6 +129,12 @@ def opening_s(
         opens.append(complete[0].ended_s + service)
     moment = max(*started_s, min(opens)) if opens else None
     return moment if moment is not None and moment <= now_s else None
+
+
+def most_at_once(spans_s: Iterable[tuple[float, float]]) -> int:
+    """Return how many of the spans (begin, end) overlap at most; those that only touch do not."""
+    moves = sorted(move for begin, end in spans_s for move in ((begin, 1), (end, -1)))
+    return max(accumulate(step for _, step in moves), default=0)
 
 
 def mean_gap_s(streams_stamps_s: Iterable[Sequence[float]]) -> float | None:
@@ -157,15 +164,6 @@ def horizon_s(live_stamps_s: Sequence[Sequence[float]], *, now_s: float, gap_s: 
         return now_s
     oldest = now_s - STALLED_GAPS * gap_s
     return min((stamps[-1] for stamps in live_stamps_s if stamps and stamps[-1] >= oldest), default=now_s)
-
-
-def required_batches(concurrency: int) -> int:
-    """Return how many batches an interval must have before a leg may stop on it.
-
-    Simulated coverage of the nominal 95 %: 0.90-0.95 with 6 batches at 16 and more
-    streams; few streams need 8 for the same.
-    """
-    return 8 if concurrency <= 4 else 6
 
 
 def tokens_at(arrivals: Sequence[Arrivals], edges_s: Sequence[float]) -> list[float]:
@@ -223,9 +221,19 @@ def _batch_tokens(arrivals: Sequence[Arrivals], window: Window, batches: int) ->
     return [by_edge[i + 1] - by_edge[i] for i in range(batches)]
 
 
+def decode_speeds(records: Iterable[RequestRecord]) -> list[float]:
+    """Return the decode speed of each request that is OK, tok/s, in their order; those without one are left out."""
+    speeds = []
+    for record in records:
+        tokens, lasted = decode_tokens(record), decode_s(record)
+        if record.status is RequestStatus.OK and tokens is not None and lasted is not None:
+            speeds.append(tokens / lasted)
+    return speeds
+
+
 def median_decode_s(records: Sequence[RequestRecord]) -> float | None:
     """Return the median decode time of complete requests; None when there is none."""
-    times = [lasted for r in records if r.status in _COMPLETE and (lasted := decode_s(r)) is not None]
+    times = [lasted for r in records if r.status in COMPLETE and (lasted := decode_s(r)) is not None]
     return statistics.median(times) if times else None
 
 
