@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.model.record import RequestRecord, RequestStatus
-from tuner.stats.latency import decode_s, decode_throughput, decode_tokens, percentile, ttft_s
+from tuner.stats.latency import (
+    decode_s,
+    decode_throughput,
+    decode_tokens,
+    e2e_s,
+    gaps_s,
+    percentile,
+    spread,
+    tpot_s,
+    ttft_s,
+)
 
 RECORD = RequestRecord(
     concurrency=1,
@@ -78,3 +88,36 @@ def test_the_decode_speed_is_the_ratio_of_sums_over_requests() -> None:
     assert estimate is not None
     assert estimate.value == pytest.approx(16 / 6)
     assert estimate.samples == 2
+
+
+def test_a_token_s_time_leaves_the_first_chunk_out() -> None:
+    assert tpot_s(RECORD) == pytest.approx(2.0 / 8)
+    assert tpot_s(CHUNKLESS) is None
+    assert tpot_s(replace(RECORD, tokens=None, first_chunk_tokens=None, chunk_tokens=())) is None
+
+
+def test_a_reply_of_one_chunk_has_no_time_a_token() -> None:
+    assert tpot_s(replace(RECORD, tokens=1, last_s=10.5, chunk_s=(10.5,), chunk_tokens=(1,))) is None
+
+
+def test_end_to_end_is_until_the_last_content_and_not_until_the_connection_is_done() -> None:
+    assert e2e_s(RECORD) == pytest.approx(2.5)
+    assert e2e_s(CHUNKLESS) is None
+
+
+def test_gaps_are_those_of_chunks_whatever_tokens_they_hold() -> None:
+    assert gaps_s(RECORD) == [1.0, 1.0]
+    assert gaps_s(CHUNKLESS) == []
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_a_spread_is_that_of_its_values_in_any_order(values: list[float]) -> None:
+    found = spread(values)
+    assert found is not None
+    assert found == spread(sorted(values))
+    assert found.p99 == pytest.approx(float(np.quantile(values, 0.99)), abs=1e-6)
+    assert found.samples == len(values)
+
+
+def test_the_spread_of_nothing_is_not_measured() -> None:
+    assert spread([]) is None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.load.account import ServerAccount
 from tuner.load.reading import Reading
-from tuner.model.account import ClientHealth
+from tuner.model.account import ClientHealth, Spread
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import Leg
-from tuner.stats.latency import spread, ttft_s
+from tuner.stats.latency import e2e_s, gaps_s, spread, tpot_s, ttft_s
+from tuner.stats.wall import requests_per_s, wall_throughput
 from tuner.stats.window import Window, is_in_window
 
 
@@ -37,6 +38,7 @@ def assemble(
     marked = tuple(replace(r, in_window=reading is not None and is_in_window(r, window)) for r in records)
     ended = [r for r in marked if r.status is not RequestStatus.CANCELLED]
     completed = sum(r.status is RequestStatus.OK for r in ended)
+    inside = [r for r in marked if r.in_window]
     single = None if reading is None else reading.single
     result = LegResult(
         concurrency=leg.concurrency,
@@ -48,7 +50,16 @@ def assemble(
         failed=len(ended) - completed,
         converged=is_converged,
         client=client,
-        ttft_s=spread([wait for r in marked if r.in_window and (wait := ttft_s(r)) is not None]),
+        ttft_s=_spread_of(ttft_s, inside),
+        tpot_s=_spread_of(tpot_s, inside),
+        e2e_s=_spread_of(e2e_s, inside),
+        icl_s=spread([gap for r in inside for gap in gaps_s(r)]),
+        requests_per_s=requests_per_s(ended, window),
+        wall_throughput=wall_throughput(ended),
         speculation=account.speculation(single),
     )
     return result, marked
+
+
+def _spread_of(measure: Callable[[RequestRecord], float | None], records: Sequence[RequestRecord]) -> Spread | None:
+    return spread([value for record in records if (value := measure(record)) is not None])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from tuner.model.account import Spread
 from tuner.model.metric import Estimate
@@ -32,13 +33,30 @@ def spread(values: Sequence[float]) -> Spread | None:
     """Return mean and percentiles of ``values``; None without any."""
     if not values:
         return None
-    p50, p90, p95, p99 = (percentile(values, share) or 0.0 for share in (0.5, 0.9, 0.95, 0.99))
+    ordered = sorted(values)  # once: sorting what is sorted costs next to nothing
+    p50, p90, p95, p99 = (percentile(ordered, share) or 0.0 for share in (0.5, 0.9, 0.95, 0.99))
     return Spread(mean=math.fsum(values) / len(values), p50=p50, p90=p90, p95=p95, p99=p99, samples=len(values))
 
 
 def ttft_s(record: RequestRecord) -> float | None:
     """Return the time from sending to the first chunk with content; None when none came."""
     return None if record.first_s is None else record.first_s - record.sent_s
+
+
+def e2e_s(record: RequestRecord) -> float | None:
+    """Return the time from sending to the last chunk with content; None when none came."""
+    return None if record.last_s is None else record.last_s - record.sent_s
+
+
+def tpot_s(record: RequestRecord) -> float | None:
+    """Return the seconds a token takes after the first chunk; None without a decode phase or a count."""
+    tokens, lasted_s = decode_tokens(record), decode_s(record)
+    return lasted_s / tokens if lasted_s is not None and tokens else None
+
+
+def gaps_s(record: RequestRecord) -> list[float]:
+    """Return the gaps between its chunks: what a reader sees, whatever number of tokens a chunk has."""
+    return [after - before for before, after in pairwise(record.chunk_s)]
 
 
 def decode_s(record: RequestRecord) -> float | None:
