@@ -65,6 +65,16 @@ def test_what_a_reader_must_know_of_each_level_comes_back_with_the_result() -> N
     )
 
 
+def test_the_speed_of_each_prompt_comes_back_with_the_result() -> None:
+    entry = encode_unfinished(OUTCOMES[0], "gpu01")
+    assert decode_result(entry).by_prompt == ()
+    leg = {"concurrency": 1, "converged": True, "by_prompt": [["chat-1", 270.5], ["code-2", 301.0]]}
+    other = {"concurrency": 4, "converged": True, "by_prompt": []}
+    assert decode_result(entry | {"legs": [leg, other]}).by_prompt == (("chat-1", 270.5), ("code-2", 301.0))
+    del leg["by_prompt"]  # not kept by 0.1
+    assert decode_result(entry | {"legs": [leg]}).by_prompt == ()
+
+
 def test_all_causes_are_covered() -> None:
     assert {verdict.cause for verdict in DIAGNOSES} == set(Cause)
 

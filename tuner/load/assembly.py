@@ -11,6 +11,7 @@ from tuner.model.account import ClientHealth, Spread
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import Leg
 from tuner.stats.latency import e2e_s, gaps_s, spread, tpot_s, ttft_s
+from tuner.stats.pairs import speeds_by_prompt
 from tuner.stats.wall import requests_per_s, wall_throughput
 from tuner.stats.window import Window, is_in_window
 
@@ -56,7 +57,9 @@ def assemble(
         icl_s=spread([gap for r in inside for gap in gaps_s(r)]),
         requests_per_s=requests_per_s(ended, window),
         wall_throughput=wall_throughput(ended),
+        occupancy=None if reading is None else reading.occupancy,
         speculation=account.speculation(single),
+        by_prompt=speeds_by_prompt(r for r in marked if r.in_window) if leg.concurrency == 1 else (),
     )
     return result, marked
 

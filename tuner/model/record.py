@@ -99,6 +99,8 @@ class LegResult:
         speculation, server, gpu: see there; None: not known.
         classes: per class of prompts; empty where prompts have none.
         limit: what kept the aggregate from being higher; None: not known.
+        by_prompt: prompt and decode speed (tok/s) of each request of the window, in the order of their
+            ends, so that two settings can be compared prompt by prompt; empty but at concurrency 1.
     """
 
     concurrency: int
@@ -123,6 +125,7 @@ class LegResult:
     gpu: GpuUse | None = None
     classes: tuple[ClassResult, ...] = ()
     limit: Limit | None = None
+    by_prompt: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

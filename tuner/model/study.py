@@ -204,6 +204,7 @@ class TrialRow:
         capacity: as the server reported it; None when it never got so far.
         duration_s: None while it runs or waits.
         trust: one per level measured; empty while it runs or waits.
+        by_prompt: decode speed of a lone request by prompt (LegResult.by_prompt); empty likewise.
         corrections: what people said of it after its end, oldest first; ``outcome`` is what it became.
         repeat: set where this measures another trial once more; it is no part of the search then.
         finished_s: Unix time; None while it runs or waits, or where no host reported its end.
@@ -220,6 +221,7 @@ class TrialRow:
     capacity: Capacity | None
     duration_s: float | None
     trust: tuple[LegTrust, ...] = ()
+    by_prompt: tuple[tuple[str, float], ...] = ()
     corrections: tuple[Correction, ...] = ()
     repeat: Repeat | None = None
     finished_s: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ class StoredResult:
     capacity: Capacity | None
     duration_s: float | None
     trust: tuple[LegTrust, ...]
+    by_prompt: tuple[tuple[str, float], ...] = ()
     finished_s: float | None = None
 
 
@@ -60,6 +62,12 @@ def _client(leg: dict[str, Any]) -> ClientHealth | None:
     return ClientHealth(cpu_share=client["cpu_share"], lag_p99_s=client.get("lag_p99_s"))
 
 
+def _by_prompt(legs: Iterable[dict[str, Any]]) -> tuple[tuple[str, float], ...]:
+    """Return the decode speeds of the leg of single requests; none in a study of 0.1."""
+    speeds = next((leg["by_prompt"] for leg in legs if leg.get("by_prompt")), ())
+    return tuple((str(prompt_id), float(speed)) for prompt_id, speed in speeds)
+
+
 def encode_unfinished(outcome: Outcome, host: str | None) -> dict[str, Any]:
     """Return the end of a trial that no host reported: its driver died, or it was never run."""
     return {"outcome": encode_outcome(outcome), "host": host, "capacity": None, "duration_s": None}
@@ -82,6 +90,7 @@ def decode_result(entry: dict[str, Any]) -> StoredResult:
             for leg in entry.get("legs", ())  # a trial that no host reported has none
         ),
         finished_s=entry.get("finished_s"),  # likewise
+        by_prompt=_by_prompt(entry.get("legs", ())),
     )
 
 

@@ -109,6 +109,7 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
         capacity=result.capacity,
         duration_s=result.duration_s,
         trust=result.trust,
+        by_prompt=result.by_prompt,
         corrections=corrections,
         repeat=repeat_of(trial),
         finished_s=result.finished_s,
