@@ -39,6 +39,7 @@ class ToldUnit(ScriptedTransport):
     timeout_stop: str = "1min 30s"
     main_pid: int = 7
     job: str = "0"
+    exit_status: str = "0"
     fault: TransportFault | None = None
     then: Callable[[], None] = lambda: None
 
@@ -63,7 +64,7 @@ class ToldUnit(ScriptedTransport):
             "MainPID": str(self.main_pid),
             "ExecMainPID": "7",
             "ExecMainCode": "0",
-            "ExecMainStatus": "0",
+            "ExecMainStatus": self.exit_status,
             "NRestarts": "0",
             "Restart": "no",
             "DropInPaths": drop_in_path(UNIT) if self.mark else "",
@@ -297,6 +298,37 @@ def test_an_original_that_dies_is_told_at_once() -> None:
         with pytest.raises(HostFault, match="the original does not start"):
             await owners(unit, clock).start(replace(BEFORE), others=set())
         assert clock.monotonic_s() - began_s < 2.0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("failures", "exit_status", "starts", "lives"),
+    [(1, "219", 2, True), (2, "219", 3, True), (9, "219", 3, False), (9, "1", 1, False)],
+    ids=["cgroup once", "cgroup twice", "cgroup for ever", "its own failure"],
+)
+def test_an_original_that_systemd_could_not_run_is_started_again(
+    failures: int, exit_status: str, starts: int, lives: bool
+) -> None:
+    async def scenario() -> None:
+        unit = ToldUnit(invocation=OURS)
+
+        def restarted() -> None:
+            times = sum(call[:2] == ("systemctl", "restart") for call in unit.calls)
+            if times == 0:
+                return
+            has_failed = times <= failures
+            unit.invocation, unit.exit_status = f"{OWNERS}-{times}", exit_status
+            unit.state, unit.main_pid = ("failed", 0) if has_failed else ("active", 9)
+
+        unit.then = restarted
+        start = owners(unit, FakeClock()).start(BEFORE, others=None)
+        if lives:
+            assert await start == f"{OWNERS}-{starts}"
+        else:
+            with pytest.raises(HostFault, match=rf"does not start \(it is failed, success {exit_status}\)"):
+                await start
+        assert sum(call[:2] == ("systemctl", "restart") for call in unit.calls) == starts
 
     play(scenario)
 

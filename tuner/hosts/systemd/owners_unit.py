@@ -17,6 +17,8 @@ _LOOK_S = 0.2
 _START_TIMEOUT_S = 60.0  # for the main process to be there; not for the server to be ready
 _LONGEST_START_S = 900.0  # while systemd is at it: the owner's ExecStartPre= lines may take their time
 _STOP_TIMEOUT_S = 1800.0  # systemd kills after TimeoutStopSec; longer than that, somebody must look
+_STARTS = 3
+_INVOCATION_STATUS = range(200, 244)  # systemd.exec(5), "Process Exit Codes": the program was not run at all
 _RELOAD_TIMEOUT_S = 90.0  # systemd's own limit for its generators, which a reload runs
 
 
@@ -76,6 +78,11 @@ class Activity:
     def is_up(self) -> bool:
         """Whether it runs, or is on its way."""
         return self.state in UP
+
+    @property
+    def is_systemds_own(self) -> bool:
+        """Whether systemd failed to run the program: by chance at times (219: its cgroup was just being removed)."""
+        return self.exit_status.isdecimal() and int(self.exit_status) in _INVOCATION_STATUS
 
     @property
     def is_under_way(self) -> bool:
@@ -150,10 +157,17 @@ class OwnersUnit:
             return now.invocation_id
         if now.is_up and others is not None and now.invocation_id not in others:
             return await self.until_it_lives()
-        await self._root.attempt(reset_command(self._unit))  # of a unit that has not failed, it may say so
-        await self._root.require(restart_command(self._unit))
-        await self._until_stopped(invocation_id=now.invocation_id)
-        return await self.until_it_lives(after=now.invocation_id)
+        for is_last in (*[False] * (_STARTS - 1), True):
+            await self._root.attempt(reset_command(self._unit))  # of a unit that has not failed, it may say so
+            await self._root.require(restart_command(self._unit))
+            await self._until_stopped(invocation_id=now.invocation_id)
+            try:
+                return await self.until_it_lives(after=now.invocation_id)
+            except HostFault:
+                now = await self.look()
+                if is_last or not now.is_systemds_own:
+                    raise
+        raise AssertionError(self._unit)  # the last start returns or raises
 
     async def until_it_lives(self, *, after: str | None = None, patience_s: float = 0.0) -> str:
         """Wait until the main process lives; return its invocation.
