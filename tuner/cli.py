@@ -61,7 +61,16 @@ from tuner.commands.options import (
     given_again,
 )
 from tuner.commands.steering import abort_trial, correct_trial, try_settings
-from tuner.commands.studies import chosen, directory_of, hosts_for, inheriting, left_behind, load, running_driver
+from tuner.commands.studies import (
+    chosen,
+    confirmed_of,
+    directory_of,
+    hosts_for,
+    inheriting,
+    left_behind,
+    load,
+    running_driver,
+)
 from tuner.config.overrides import Overrides
 from tuner.errors import EvidenceError, HostFault, PreflightError, TooManyFaults, TunerError, UsageError
 from tuner.model.ruling import Word
@@ -259,7 +268,16 @@ def status(named: Named = None, study: Study = None, root: Root = HERE) -> int:
     directory = directory_of(root, name)
     stored = read_stored(directory, name)
     driver = running_driver(directory)
-    data(status_line(name, stored.rows, trials=stored.trials, simulated=stored.simulated, driver=driver))
+    data(
+        status_line(
+            name,
+            stored.rows,
+            trials=stored.trials,
+            simulated=stored.simulated,
+            driver=driver,
+            confirmed=confirmed_of(stored),
+        )
+    )
     print_table(status_table(stored.rows, stored.parameters, running=driver is not None))
     left = None if driver else left_behind(directory)
     if left is not None:

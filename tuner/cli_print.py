@@ -42,6 +42,7 @@ def print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ..
     """Print the front; return what it gains against trial 0, as lines."""
     from tuner.report import front as fronts  # noqa: PLC0415  pulls in pandas
     from tuner.report import tables  # noqa: PLC0415
+    from tuner.report.confidence import chances  # noqa: PLC0415
     from tuner.search.rows import read_study as read_stored  # noqa: PLC0415  pulls in Optuna
 
     stored = read_stored(directory, study)
@@ -51,7 +52,7 @@ def print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ..
     if as_format is Format.JSON:
         print(tables.to_json(stored.rows, heading))
     elif as_format is Format.CSV:
-        print(tables.to_csv(fronts.front_rows(stored.rows), heading), end="")
+        print(tables.to_csv(fronts.front_rows(stored.rows), heading, chances(stored.rows, heading)), end="")
     elif (table := _front_table(stored)).front:
         console = _console()
         console.print(table.fitted(console, console.width))
@@ -61,8 +62,11 @@ def print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ..
 
 
 def _front_table(stored: StoredStudy) -> FrontTable:
-    from tuner.report.front import baseline_row, front_rows  # noqa: PLC0415
+    from tuner.report.confidence import chances  # noqa: PLC0415  see print_front
+    from tuner.report.front import Heading, baseline_row, front_rows  # noqa: PLC0415
 
+    heading = Heading(study=stored.name, engine=stored.engine, parameters=stored.parameters, simulated=stored.simulated)
+    again = any(row.repeat is not None for row in stored.rows)
     return FrontTable(
         title=f"front of {stored.name}{' (SIMULATED)' if stored.simulated else ''}",
         names=short_names(stored.parameters),
@@ -70,6 +74,7 @@ def _front_table(stored: StoredStudy) -> FrontTable:
         base=baseline_row(stored.rows),
         with_base=True,
         intervals=True,
+        chances=chances(stored.rows, heading) if again else {},
     )
 
 

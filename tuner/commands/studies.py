@@ -15,6 +15,8 @@ from tuner.model.study import HostSpec, StudySpec, UnitHostSpec
 from tuner.ports import RunObserver
 
 if TYPE_CHECKING:
+    from tuner.runtime.repeats import Progress
+    from tuner.search.rows import StoredStudy
     from tuner.wiring.units import Heir
 
 
@@ -142,3 +144,13 @@ def left_behind(directory: Path) -> str | None:
 
     found = read(directory)
     return None if found is None else found.words()
+
+
+def confirmed_of(stored: StoredStudy) -> Progress | None:
+    """Say how far the confirmations of a study are; None: it has no budget that is known."""
+    if stored.trials is None:
+        return None
+    from tuner.runtime.repeats import Repeats  # noqa: PLC0415  see load
+
+    repeats = Repeats(terms=stored.repeats, trials=stored.trials, objectives=stored.objectives)
+    return repeats.progress(stored.rows)

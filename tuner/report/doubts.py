@@ -34,7 +34,7 @@ def doubts(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
 
 def _reasons(whose: str, row: TrialRow, objective: Objective) -> Iterator[str]:
     leg = _leg(row, objective)
-    if leg is None:
+    if leg is None or len(row.starts) > 1:  # several starts: their spread says how sure the value is
         return
     if not leg.converged:
         (estimate,) = estimates(row, (objective,)) or (None,)

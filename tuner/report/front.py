@@ -60,13 +60,15 @@ class Gain:
 
 
 def measured_rows(rows: Iterable[TrialRow]) -> tuple[TrialRow, ...]:
-    """Return the trials that have values."""
-    return tuple(row for row in rows if isinstance(row.outcome, Measured) and row.values is not None)
+    """Return the trials of the search that have values."""
+    return tuple(
+        row for row in rows if row.repeat is None and isinstance(row.outcome, Measured) and row.values is not None
+    )
 
 
 def infeasible_rows(rows: Iterable[TrialRow]) -> tuple[TrialRow, ...]:
-    """Return the trials whose configuration was at fault."""
-    return tuple(row for row in rows if isinstance(row.outcome, Infeasible))
+    """Return the trials of the search whose configuration was at fault."""
+    return tuple(row for row in rows if row.repeat is None and isinstance(row.outcome, Infeasible))
 
 
 def front_rows(rows: Iterable[TrialRow], objectives: Sequence[Objective] = OBJECTIVES) -> tuple[TrialRow, ...]:

@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import pandas as pd
 
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
+from tuner.report.confidence import chances, confidence_lines
 from tuner.report.doubts import doubts
 from tuner.report.front import Gain, Heading, baseline_row, best_gain, causes, estimates, front_rows, infeasible_rows
 
 Cell = Value | bool | None
 ACRONYMS = frozenset({"oom", "kv", "cuda"})
+_NOTHING: Final[Mapping[int, float]] = MappingProxyType({})
 
 
-def record(row: TrialRow, heading: Heading) -> dict[str, Cell]:
+def record(row: TrialRow, heading: Heading, chance: float | None = None) -> dict[str, Cell]:
     """Return a trial as one flat row; what was not measured is None.
 
-    Columns: trial, baseline, every parameter, each objective with the ends of its 95 %
-    interval, peak_concurrency, outcome, cause, died_in, died_at_concurrency, host,
-    duration_s, the server's capacity, simulated.
+    Columns: trial, baseline, repeat_of, purpose, every parameter, each objective with the ends of its 95 %
+    interval (over all starts where it was measured again), starts, front_probability, peak_concurrency, outcome,
+    cause, died_in, died_at_concurrency, host, duration_s, the server's capacity, simulated.
+
+    Args:
+        row: the trial.
+        heading: of its study.
+        chance: probability that it belongs to the front; None: not known, or not asked.
     """
-    cells: dict[str, Cell] = {"trial": row.number, "baseline": row.baseline}
+    cells: dict[str, Cell] = {
+        "trial": row.number,
+        "baseline": row.baseline,
+        "repeat_of": None if row.repeat is None else row.repeat.of,
+        "purpose": None if row.repeat is None else row.repeat.purpose.value,
+    }
     cells |= {name: row.assignment.get(name) for name in heading.parameters}
     found = estimates(row, heading.objectives) or (None,) * len(heading.objectives)
     for objective, estimate in zip(heading.objectives, found, strict=True):
         cells[objective.name] = None if estimate is None else estimate.value
         cells[f"{objective.name}_low"] = None if estimate is None else estimate.low
         cells[f"{objective.name}_high"] = None if estimate is None else estimate.high
+    cells["starts"] = None if found == (None,) * len(found) else max(1, len(row.starts))
+    cells["front_probability"] = None if chance is None else round(chance, 4)
     cells |= _verdict(row)
     capacity = row.capacity
     return cells | {
@@ -76,8 +91,12 @@ def columns(heading: Heading) -> tuple[str, ...]:
     return (
         "trial",
         "baseline",
+        "repeat_of",
+        "purpose",
         *heading.parameters,
         *objectives,
+        "starts",
+        "front_probability",
         "peak_concurrency",
         "outcome",
         "cause",
@@ -95,10 +114,11 @@ def columns(heading: Heading) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------- files and strings
 
 
-def to_csv(rows: Iterable[TrialRow], heading: Heading) -> str:
-    """Return rows as CSV with a header; an empty cell was not measured."""
+def to_csv(rows: Iterable[TrialRow], heading: Heading, likely: Mapping[int, float] = _NOTHING) -> str:
+    """Return rows as CSV with a header; an empty cell was not measured. ``likely``: see :func:`chances`."""
     # dtype=object keeps whole numbers whole in a column with gaps.
-    frame = pd.DataFrame([record(row, heading) for row in rows], columns=list(columns(heading)), dtype=object)
+    cells = [record(row, heading, likely.get(row.number)) for row in rows]
+    frame = pd.DataFrame(cells, columns=list(columns(heading)), dtype=object)
     text = frame.to_csv(index=False, lineterminator="\n")
     assert isinstance(text, str)
     return text
@@ -107,6 +127,7 @@ def to_csv(rows: Iterable[TrialRow], heading: Heading) -> str:
 def to_json(rows: Iterable[TrialRow], heading: Heading) -> str:
     """Return the front as JSON: the study, whether it is simulated, the gain, and the rows."""
     every = tuple(rows)
+    likely = chances(every, heading)
     content: dict[str, Any] = {
         "study": heading.study,
         "engine": heading.engine,
@@ -115,8 +136,8 @@ def to_json(rows: Iterable[TrialRow], heading: Heading) -> str:
             {"name": objective.name, "direction": objective.direction.value, "unit": objective.unit}
             for objective in heading.objectives
         ],
-        "front": [record(row, heading) for row in front_rows(every, heading.objectives)],
-        "baseline": None if (base := baseline_row(every)) is None else record(base, heading),
+        "front": [record(row, heading, likely.get(row.number)) for row in front_rows(every, heading.objectives)],
+        "baseline": None if (base := baseline_row(every)) is None else record(base, heading, likely.get(base.number)),
         "gain": [
             {
                 "objective": gain.objective.name,
@@ -130,6 +151,7 @@ def to_json(rows: Iterable[TrialRow], heading: Heading) -> str:
             for gain in best_gain(every, heading.objectives)
         ],
         "infeasible": dict(causes(every)),
+        "confidence": list(confidence_lines(every, heading)),
     }
     return json.dumps(content, indent=2, allow_nan=False)
 
@@ -144,6 +166,7 @@ def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
     today = baseline_row(every)
     lines = [_gain_line(gain, is_today=today is not None and gain.trial == today.number) for gain in gains]
     lines += doubts(every, heading)
+    lines += confidence_lines(every, heading)
     if not gains:
         lines.append("no gain can be stated: the command line as it stands was not measured")
     dead = infeasible_rows(every)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -42,6 +42,7 @@ class FrontTable:
         most: lines shown at most; the rest is counted. None: all.
         with_base: show the baseline below the front when it is not on it.
         intervals: show the 95 % intervals, and at which concurrency the aggregate was, where there is room.
+        chances: how likely each trial belongs to the front, by number; shown where there is room. Empty: not known.
     """
 
     title: str
@@ -51,6 +52,7 @@ class FrontTable:
     most: int | None = None
     with_base: bool = False
     intervals: bool = False
+    chances: Mapping[int, float] = field(default_factory=dict)
 
     def fitted(self, console: Console, width: int) -> Table:
         """Lay it out for ``width`` columns; what does not fit goes in the order of its worth.
@@ -105,6 +107,9 @@ class FrontTable:
             table.add_column(f"{name}\ntok/s", justify="right", no_wrap=True)
         if layout.intervals:
             table.add_column("at", justify="right", no_wrap=True)
+        if layout.intervals and self.chances:
+            table.add_column("starts", justify="right", no_wrap=True)
+            table.add_column("belongs to\nthe front", justify="right", no_wrap=True)
         if layout.gains:
             table.add_column("against\ntoday", justify="right", no_wrap=True)
         for row in self._shown():
@@ -120,6 +125,8 @@ class FrontTable:
         cells += [_value(estimate, with_interval=layout.intervals) for estimate in found]
         if layout.intervals:
             cells.append(str(row.outcome.peak_concurrency) if isinstance(row.outcome, Measured) else NOT_MEASURED)
+        if layout.intervals and self.chances:
+            cells += [str(max(1, len(row.starts))), _percent(self.chances.get(row.number))]
         if layout.gains:
             base = (estimates(self.base) if self.base is not None else None) or (None,) * len(found)
             against = [
@@ -142,6 +149,10 @@ class FrontTable:
         if self.most is not None and len(self.front) > self.most:
             caption.append(f"and {len(self.front) - self.most} more")
         return "; ".join(caption) or None
+
+
+def _percent(share: float | None) -> str:
+    return NOT_MEASURED if share is None else f"{100 * share:.0f}%"
 
 
 def _value(estimate: Estimate, *, with_interval: bool) -> str:

@@ -28,6 +28,7 @@ from tuner.screen.words import (
     duration,
     outcome_words,
     rate,
+    repeat_words,
     settings,
     state_words,
     time_of_day,
@@ -160,6 +161,8 @@ class RunScreen:
         title.append(f"  {spec.engine}, space {spec.space.name}, sampler {spec.sampler}", style="dim")
         facts = [f"{view.done} of {counted(spec.trials, 'trial')}", f"{view.left} left"]
         facts += [f"{view.infeasible} infeasible"] if view.infeasible else []
+        confirmations = view.confirmed + view.unconfirmed
+        facts += [f"{view.confirmed} of {confirmations} confirmed"] if confirmations else []
         facts += [counted(view.faults, "fault")] if view.faults else []
         facts.append(f"{duration(self._now_s - view.started_s)} gone")
         left_s = view.time_left_s(self._now_s)
@@ -207,7 +210,8 @@ class RunScreen:
         text.append(state_words(host.state, host.level), style="bold cyan")
         text.append(f"{SEPARATOR}{duration(self._now_s - host.state_since_s)}")
         text.append(f"{SEPARATOR}trial {duration(self._now_s - host.started_s)}", style="dim")
-        extra = host.detail or ("base command as it stands" if host.baseline else "")
+        base = "base command as it stands" if host.baseline else ""
+        extra = host.detail or (base if host.repeat is None else repeat_words(host.repeat))
         if extra:
             text.append(f"{SEPARATOR}{' '.join(extra.split())}", style="dim")
         return text

@@ -12,7 +12,16 @@ from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import LegFinished, Remark, StateEntered, TrialEvent, TrialResult
 from tuner.ports import Proposal
 from tuner.screen.view import RunView, leg_throughput
-from tuner.screen.words import counted, duration, outcome_words, rate, settings, state_words, time_of_day
+from tuner.screen.words import (
+    counted,
+    duration,
+    outcome_words,
+    rate,
+    repeat_words,
+    settings,
+    state_words,
+    time_of_day,
+)
 
 _TOLD_OTHERWISE = frozenset({TrialState.PROPOSED, TrialState.MEASURING, TrialState.JUDGING, TrialState.DONE})
 """States whose line would repeat another: the proposal, each leg's result, the outcome."""
@@ -60,6 +69,8 @@ class PlainScreen:
         self.view.proposed(host, proposal, self._ticks())
         what = settings(proposal.assignment, self.view.names)
         base = " (the base command as it stands)" if proposal.baseline else ""
+        if proposal.repeat is not None:
+            base = f" ({repeat_words(proposal.repeat)})"
         self._line(self._now(), f"{host} trial {proposal.number}: {what}{base}")
 
     def event(self, host: str, number: int, event: TrialEvent) -> None:
@@ -75,8 +86,10 @@ class PlainScreen:
         left_s = self.view.time_left_s(self._ticks())
         left = f", about {duration(left_s)} left" if left_s else ""
         total = self.view.done + self.view.left
+        confirmations = self.view.confirmed + self.view.unconfirmed
         end = outcome_words(result.outcome)
-        self._line(self._now(), f"{result.host} trial {result.number} {end}; {self.view.done} of {total}{left}")
+        again = f", {self.view.confirmed} of {confirmations} confirmed" if confirmations else ""
+        self._line(self._now(), f"{result.host} trial {result.number} {end}; {self.view.done} of {total}{again}{left}")
 
     def corrected(self, text: str, rows: tuple[TrialRow, ...]) -> None:
         """Say what a person changed."""

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from tuner.model.names import short_names
 from tuner.model.outcome import Faulted, Infeasible, Measured
+from tuner.model.repeat import Purpose
 from tuner.model.study import TrialRow
-from tuner.screen.words import NOT_MEASURED, counted, duration, outcome_words, settings
+from tuner.screen.words import NOT_MEASURED, counted, duration, outcome_words, repeat_words, settings
+
+if TYPE_CHECKING:
+    from tuner.runtime.repeats import Progress
 
 
-def status_line(name: str, rows: Sequence[TrialRow], *, trials: int | None, simulated: bool, driver: str | None) -> str:
+def status_line(
+    name: str,
+    rows: Sequence[TrialRow],
+    *,
+    trials: int | None,
+    simulated: bool,
+    driver: str | None,
+    confirmed: Progress | None = None,
+) -> str:
     """Say how far a study is, and who runs it now.
 
     Args:
@@ -21,9 +34,10 @@ def status_line(name: str, rows: Sequence[TrialRow], *, trials: int | None, simu
         trials: how many are to count; None: the database does not say.
         simulated: whether they come from the simulated host.
         driver: who runs it; None: nobody does.
+        confirmed: how far the confirmations are; None: not known.
     """
-    measured = sum(isinstance(row.outcome, Measured) for row in rows)
-    infeasible = sum(isinstance(row.outcome, Infeasible) for row in rows)
+    measured = sum(row.counts and isinstance(row.outcome, Measured) for row in rows)
+    infeasible = sum(row.counts and isinstance(row.outcome, Infeasible) for row in rows)
     faults = sum(isinstance(row.outcome, Faulted) for row in rows)
     badge = " (SIMULATED)" if simulated else ""
     done = (
@@ -34,8 +48,18 @@ def status_line(name: str, rows: Sequence[TrialRow], *, trials: int | None, simu
     counts = f"{done} done, {measured} measured, {infeasible} infeasible"
     if faults:
         counts += f", {counted(faults, 'fault')}"
+    counts += _repeats(rows, confirmed)
     who = f"run by {driver}" if driver else "not running"
     return f"{name}{badge}: {counts}; {who}"
+
+
+def _repeats(rows: Sequence[TrialRow], confirmed: Progress | None) -> str:
+    done = [row for row in rows if row.repeat is not None and isinstance(row.outcome, (Measured, Infeasible))]
+    confirmations = sum(row.repeat is not None and row.repeat.purpose is Purpose.CONFIRMATION for row in done)
+    total = confirmations if confirmed is None else confirmed.done + confirmed.left
+    parts = [f"{confirmations} of {counted(total, 'confirmation')}"] if total else []
+    parts += [counted(len(done) - confirmations, "other repeat")] if len(done) > confirmations else []
+    return "".join(f", {part}" for part in parts)
 
 
 def status_table(rows: Sequence[TrialRow], parameters: Sequence[str], *, running: bool) -> Table:
@@ -61,8 +85,14 @@ def status_table(rows: Sequence[TrialRow], parameters: Sequence[str], *, running
 
 
 def _outcome(row: TrialRow, *, running: bool) -> str:
+    again = "" if row.repeat is None else f"{repeat_words(row.repeat)}: "
+    return f"{again}{_end(row, running=running)}"
+
+
+def _end(row: TrialRow, *, running: bool) -> str:
     if row.outcome is not None:
-        return outcome_words(row.outcome)
+        several = f" (over {counted(len(row.starts), 'start')})" if len(row.starts) > 1 else ""
+        return f"{outcome_words(row.outcome)}{several}"
     if row.host is None:
         return "waiting"
     return "running" if running else "cut off, will run again"

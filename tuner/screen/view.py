@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tuner.model.names import short_names
 from tuner.model.outcome import Faulted, Infeasible, Measured, Outcome, TrialState
+from tuner.model.repeat import Repeat
 from tuner.model.space import Assignment
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import LegFinished, LegProgress, Remark, StateEntered, TrialEvent, TrialFinished, TrialResult
@@ -51,6 +52,7 @@ class HostView:
     number: int | None = None
     assignment: Assignment | None = None
     baseline: bool = False
+    repeat: Repeat | None = None
     started_s: float = 0.0
     state: TrialState | None = None
     state_since_s: float = 0.0
@@ -71,6 +73,8 @@ class RunView:
 
     Attributes:
         ended: the run is over; its front is shown elsewhere.
+        confirmed: confirmations that came to a result.
+        unconfirmed: those that are to follow as the front is now; known from the first repeat on.
     """
 
     spec: StudySpec | None = None
@@ -78,6 +82,8 @@ class RunView:
     ended: bool = False
     started_s: float = 0.0
     rows: tuple[TrialRow, ...] = ()
+    confirmed: int = 0
+    unconfirmed: int = 0
     hosts: dict[str, HostView] = field(default_factory=dict)
     remarks: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_REMARKS_KEPT))
 
@@ -89,7 +95,8 @@ class RunView:
 
     def begin(self, spec: StudySpec, rows: tuple[TrialRow, ...], now_s: float) -> None:
         """The first trial is about to be proposed."""
-        self.spec, self.rows, self.started_s, self.waiting = spec, rows, now_s, ""
+        self.spec, self.started_s, self.waiting = spec, now_s, ""
+        self._take(rows)
         self.hosts = {host.name: HostView(name=host.name) for host in spec.hosts}
 
     def proposed(self, host: str, proposal: Proposal, now_s: float) -> None:
@@ -99,6 +106,7 @@ class RunView:
             number=proposal.number,
             assignment=proposal.assignment,
             baseline=proposal.baseline,
+            repeat=proposal.repeat,
             started_s=now_s,
             state=TrialState.PROPOSED,
             state_since_s=now_s,
@@ -130,31 +138,41 @@ class RunView:
 
     def told(self, result: TrialResult, rows: tuple[TrialRow, ...]) -> None:
         """A trial's end is in the database."""
-        self.rows = rows
+        self._take(rows)
         view = self.hosts.get(result.host)
         if view is not None and view.number == result.number:
             view.ended = result.outcome
 
     def corrected(self, text: str, rows: tuple[TrialRow, ...], at_s: float) -> None:
         """A person changed how a finished trial ended."""
-        self.rows = rows
+        self._take(rows)
         self.remark(text, at_s)
 
     def remark(self, text: str, at_s: float) -> None:
         """Something worth a line."""
         self.remarks.append((at_s, " ".join(text.split())))
 
+    def _take(self, rows: tuple[TrialRow, ...]) -> None:
+        self.rows = rows
+        if self.spec is not None and any(row.repeat is not None for row in rows):
+            from tuner.runtime.repeats import Repeats  # noqa: PLC0415  pulls in NumPy, only where it is needed
+
+            spec = self.spec
+            repeats = Repeats(terms=spec.repeats, trials=spec.trials, objectives=spec.objectives)
+            found = repeats.progress(rows)
+            self.confirmed, self.unconfirmed = found.done, found.left
+
     # ------------------------------------------------------------------ reading
 
     @property
     def measured(self) -> int:
         """Trials measured so far, those of earlier runs included."""
-        return sum(isinstance(row.outcome, Measured) for row in self.rows)
+        return sum(row.counts and isinstance(row.outcome, Measured) for row in self.rows)
 
     @property
     def infeasible(self) -> int:
         """Trials shown infeasible so far."""
-        return sum(isinstance(row.outcome, Infeasible) for row in self.rows)
+        return sum(row.counts and isinstance(row.outcome, Infeasible) for row in self.rows)
 
     @property
     def faults(self) -> int:
@@ -186,16 +204,15 @@ class RunView:
 
     def time_left_s(self, now_s: float) -> float | None:
         """Estimate how long the run still takes; None before a trial has told how long one takes."""
-        durations = [
-            row.duration_s
-            for row in self.rows
-            if isinstance(row.outcome, (Measured, Infeasible)) and row.duration_s is not None
-        ][-_DURATIONS_AVERAGED:]
+        durations = [row.duration_s for row in self.rows if row.counts and row.duration_s is not None][
+            -_DURATIONS_AVERAGED:
+        ]
         if not durations or not self.hosts:
             return None
         mean_s = sum(durations) / len(durations)
         spent_s = sum(min(mean_s, now_s - host.started_s) for host in tuple(self.hosts.values()) if host.running)
-        return max(0.0, (mean_s * self.left - spent_s) / min(len(self.hosts), max(1, self.left)))
+        left = self.left + self.unconfirmed
+        return max(0.0, (mean_s * left - spent_s) / min(len(self.hosts), max(1, left)))
 
 
 def leg_throughput(event: LegFinished) -> float | None:

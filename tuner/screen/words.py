@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
 from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.repeat import Purpose, Repeat
 from tuner.model.space import Assignment
 
 SEPARATOR = " · "
@@ -52,6 +53,15 @@ def time_of_day(at_s: float, zone: tzinfo | None = None) -> str:
     return f"{datetime.fromtimestamp(at_s, tz=zone).astimezone(zone):%H:%M:%S}"
 
 
+def repeat_words(repeat: Repeat) -> str:
+    """Write what a trial measures again, and why."""
+    return {
+        Purpose.LEVEL: f"the baseline, trial {repeat.of}, again",
+        Purpose.CONFIRMATION: f"confirms trial {repeat.of}",
+        Purpose.DRIFT: f"trial {repeat.of} again after a drift",
+    }[repeat.purpose]
+
+
 def state_words(state: TrialState, level: int | None = None) -> str:
     """Write a state: ``warming up``, ``measuring 16``."""
     words = state.value.replace("_", " ")
@@ -62,7 +72,10 @@ def outcome_words(outcome: Outcome) -> str:
     """Write an outcome in one line."""
     if isinstance(outcome, Measured):
         single, together = outcome.single_request_throughput.value, outcome.aggregate_throughput.value
-        return f"single request {rate(single)} tok/s, aggregate {rate(together)} tok/s at {outcome.peak_concurrency}"
+        text = f"single request {rate(single)} tok/s, aggregate {rate(together)} tok/s at {outcome.peak_concurrency}"
+        return ", ".join([text, *(f"{name} {estimate.value:.4g}" for name, estimate in outcome.others)])
+    if isinstance(outcome, Infeasible) and outcome.measured is not None:
+        return f"outside the study's limits: {'; '.join(outcome.verdict.evidence)} ({outcome_words(outcome.measured)})"
     if isinstance(outcome, Infeasible):
         cause = " ".join(_UPPER.get(word, word) for word in outcome.verdict.cause.value.split("_"))
         said = f" ({outcome.verdict.evidence[0]})" if outcome.verdict.cause is Cause.RULED else ""

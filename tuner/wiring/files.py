@@ -8,6 +8,7 @@ from tuner.hosts.files import replace_file
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import TrialEvent, TrialResult
 from tuner.ports import Proposal, RunObserver
+from tuner.report.confidence import chances
 from tuner.report.front import Heading, front_rows
 from tuner.report.plots import render_front
 from tuner.report.tables import to_csv
@@ -73,8 +74,10 @@ class Tables:
         Raises:
             EvidenceError: they cannot be written.
         """
-        self._replace("front.csv", to_csv(front_rows(rows, self._heading.objectives), self._heading).encode())
-        self._replace("trials.csv", to_csv(rows, self._heading).encode())
+        likely = chances(rows, self._heading)
+        front = front_rows(rows, self._heading.objectives)
+        self._replace("front.csv", to_csv(front, self._heading, likely).encode())
+        self._replace("trials.csv", to_csv(rows, self._heading, likely).encode())
 
     def draw(self, rows: tuple[TrialRow, ...]) -> None:
         """Replace front.png; it costs a second, so it is drawn at the end only.
