@@ -29,7 +29,7 @@ ALLOWED = {
 FOREIGN = {
     "ray": {"tuner/execution/ray_executor.py"},
     "paramiko": {"tuner/hosts/ssh/paramiko_edge.py"},
-    "httpx": {"tuner/load/http.py"},
+    "httpx": {"tuner/load/http.py", "tuner/load/wire/transport.py"},
     "optuna": {"tuner/search/", "tuner/report/"},
 }
 

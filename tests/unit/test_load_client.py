@@ -15,7 +15,7 @@ from tuner.errors import MeasurementFault, StudyFileError, UsageError
 from tuner.load.client import HttpLoadGenerator
 from tuner.load.health import ClientLimits
 from tuner.load.loop import FAILURE_PAUSE_S
-from tuner.load.stream import Failure, StreamEnd, StreamSink
+from tuner.load.stream import Failure, ReadCounts, StreamEnd, StreamSink
 from tuner.model.account import ClientHealth
 from tuner.model.http import HttpCall, HttpReply
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
@@ -64,10 +64,14 @@ class Connections:
         self.calls: list[HttpCall] = []
         self.opened = 0
         self.closed = 0
+        self.counts = ReadCounts()
 
     def __call__(self, _: str) -> Connections:
         self.opened += 1
         return self
+
+    async def open(self) -> None:
+        """There is nothing to connect."""
 
     async def stream(self, call: HttpCall, sink: StreamSink) -> StreamEnd:
         self.calls.append(call)

@@ -51,6 +51,10 @@ class Guest:
         """As the engine."""
         return self._inner.generated_tokens(reply)
 
+    def quick_count(self, event: bytes) -> int | None:
+        """As the engine."""
+        return self._inner.quick_count(event)
+
     def read_event(self, event: bytes) -> StreamDelta:
         """As the engine."""
         return self._inner.read_event(event)

@@ -236,6 +236,10 @@ class LlamaCppAdapter:
         """Return ``usage.completion_tokens``; None unless the reply is a generation."""
         return openai_stream.completion_tokens(reply)
 
+    def quick_count(self, event: bytes) -> int | None:  # noqa: ARG002 - see there
+        """Never: the count stands in ``timings``, and its streams are too slow for reading them to matter."""
+        return None
+
     def read_event(self, event: bytes) -> StreamDelta:
         """Read one event; ``timings.predicted_n`` counts up, ``usage`` comes with the last one."""
         message = openai_stream.parse(event.strip())

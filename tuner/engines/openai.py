@@ -106,6 +106,10 @@ class OpenAiApi:
         """Return ``usage.completion_tokens``; None unless the reply is a generation."""
         return openai_stream.completion_tokens(reply)
 
+    def quick_count(self, event: bytes) -> int | None:
+        """Read only the count of an event in mid-stream."""
+        return openai_stream.quick_count(event)
+
     def read_event(self, event: bytes) -> StreamDelta:
         """Read one event."""
         return openai_stream.read_event(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -9,6 +10,11 @@ import orjson
 from tuner.model.http import HttpReply, StreamDelta
 
 _DONE = b"[DONE]"
+_FINISH = b'"finish_reason":'
+_TAIL = re.compile(
+    rb'"finish_reason": ?null(?:, ?"[a-z_]+": ?null)*\}\], ?"usage": ?\{(?:"[a-z_]+": ?(?:\d+|null), ?)*?'
+    rb'"completion_tokens": ?(\d{1,12})(?:, ?"[a-z_]+": ?(?:\d+|null|\{[^{}]*\}))*\}\}'
+).fullmatch
 
 
 def parse_any(body: bytes) -> object:
@@ -23,6 +29,20 @@ def parse(event: bytes) -> dict[str, Any] | None:
     """Parse a JSON object; None when it is none."""
     found = parse_any(event)
     return found if isinstance(found, dict) else None
+
+
+def quick_count(event: bytes) -> int | None:
+    """Read the running count of an event that says nothing else of note, without reading it whole.
+
+    It must end as an event in mid-stream does: the choice's ``finish_reason`` null, and a usage behind it.
+    What is in front of that, the text above all, is not looked at, only that no error is. None: read it
+    with :func:`read_event`, which finds the same count where this finds one.
+    """
+    at = event.rfind(_FINISH)
+    if at < 0 or b'"error"' in event:
+        return None
+    match = _TAIL(event, at)
+    return None if match is None else int(match[1])
 
 
 def read_event(event: bytes) -> StreamDelta:
@@ -47,11 +67,16 @@ def delta_of(message: dict[str, Any]) -> StreamDelta:
     choices = message.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     finish = choice.get("finish_reason")
+    speculated = _extension(message, "spec_tokens_details")
     return StreamDelta(
         has_content=bool(_text_of(choice)),
         tokens_total=_usage(message, "completion_tokens"),
         prompt_tokens=_usage(message, "prompt_tokens"),
+        cached_tokens=_cached_tokens(message),
+        verify_steps=_count(speculated.get("spec_verify_ct")),
+        accepted=_counts(speculated.get("spec_correct_drafts_histogram")),
         finish_reason=finish if isinstance(finish, str) else None,
+        reply_id=reply_id if isinstance(reply_id := message.get("id"), str) and reply_id else None,
     )
 
 
@@ -73,8 +98,37 @@ def _text_of(choice: dict[str, Any]) -> str:
 
 def _usage(message: dict[str, Any], field: str) -> int | None:
     usage = message.get("usage")
-    count = usage.get(field) if isinstance(usage, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) else None
+    return _count(usage.get(field)) if isinstance(usage, dict) else None
+
+
+def _extension(message: dict[str, Any], field: str) -> dict[str, Any]:
+    """Return an object of SGLang's ``sglext``, which ends a stream that asked for it; empty: it is not there."""
+    extension = message.get("sglext")
+    found = extension.get(field) if isinstance(extension, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _cached_tokens(message: dict[str, Any]) -> int | None:
+    """Count the prompt's tokens from the prefix cache, wherever it is kept (``device``, ``host``, ``storage``)."""
+    usage = message.get("usage")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    if isinstance(details, dict):
+        return _count(details.get("cached_tokens"))
+    places = _extension(message, "cached_tokens_details")
+    counts = [count for place in ("device", "host", "storage") if (count := _count(places.get(place))) is not None]
+    return sum(counts) if counts else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _counts(values: object) -> tuple[int, ...]:
+    """Return a list of counts; empty: it is none."""
+    if not isinstance(values, list):
+        return ()
+    counts = [count for value in values if (count := _count(value)) is not None]
+    return tuple(counts) if len(counts) == len(values) else ()
 
 
 def _error_of(message: dict[str, Any]) -> str | None:

@@ -1,14 +1,17 @@
-"""HTTP over httpx: the only module that knows it. Its exceptions end here.
+"""HTTP over httpx: with its transport for streams the only module that knows it. Its exceptions end here.
 
 Each slot of the closed loop has a transport with one connection: the pool that httpx
 shares between requests is scanned at every request and costs 10 ms of CPU a request at
-64 streams. Proxies and other settings of the environment are never used, and there is no
-read time-out: a slow first token is a measurement, the call's deadline ends it.
+64 streams. For http:// it is our own, which pushes what the kernel received with its time; https://
+goes over the stock one, whose chunks are timed when our process gets to them. Proxies and other
+settings of the environment are never used, and there is no read time-out: a slow first token is a
+measurement, the call's deadline ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 import time
@@ -19,13 +22,17 @@ import httpx
 import orjson
 
 from tuner.errors import MeasurementFault, TunerError, UsageError
-from tuner.load.stream import Failure, StreamEnd, StreamSink
+from tuner.load.stream import Failure, ReadCounts, StreamEnd, StreamSink
+from tuner.load.wire.exchange import Push
+from tuner.load.wire.head import Head
+from tuner.load.wire.transport import EpollTransport
 from tuner.model.http import HttpCall, HttpReply
 
 # SGLang closes idle connections after 5 s; ours go first, so that no request meets the close.
 _KEEPALIVE_S = 2.0
 CERTIFICATES = "SSL_CERT_FILE"
 """Variable that names a file of further certificates to trust, as OpenSSL's own programs read it."""
+_OPEN_S = 5.0
 _CONTROL_CONNECTIONS = 8  # control calls that may wait at the same time: health, counters, abort
 _DETAIL_BYTES = 200
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "content-type": "application/json", "user-agent": "tuner"}
@@ -136,6 +143,26 @@ def _transport(base_url: str, connections: int) -> httpx.AsyncHTTPTransport:
     )
 
 
+class _Push:
+    """A stream's sink as the transport sees it.
+
+    Attributes:
+        status: of the reply; None while none has come.
+    """
+
+    __slots__ = ("feed", "sent", "status")
+
+    def __init__(self, sink: StreamSink) -> None:
+        self.sent = sink.sent
+        self.feed = sink.feed
+        self.status: int | None = None
+
+    def accepts(self, head: Head) -> bool:
+        """Whether the reply is the stream that was asked for."""
+        self.status = head.status
+        return _refusal(head.status, head.value(b"content-encoding"), head.value(b"content-type")) is None
+
+
 class _Wire:
     """Sends prepared requests over one transport."""
 
@@ -146,13 +173,18 @@ class _Wire:
     def url(self, path: str) -> str:
         return self._base + path
 
-    async def open(self, call: HttpCall, content: bytes | None) -> tuple[httpx.Response, httpx.AsyncByteStream]:
+    async def open(
+        self, call: HttpCall, content: bytes | None, push: Push | None = None
+    ) -> tuple[httpx.Response, httpx.AsyncByteStream]:
         request = httpx.Request(
             "GET" if content is None else "POST",
             self.url(call.path),
             headers={**_HEADERS, **dict(call.headers)},
             content=content,
-            extensions={"timeout": {"connect": call.timeout_s, "read": None, "write": None, "pool": None}},
+            extensions={
+                "timeout": {"connect": call.timeout_s, "read": None, "write": None, "pool": None},
+                "sink": push,
+            },
         )
         response = await self._transport.handle_async_request(request)
         stream = response.stream
@@ -173,8 +205,19 @@ class HttpSlot:
     """
 
     def __init__(self, base_url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        if transport is None and base_address(base_url).startswith("http:"):
+            transport = EpollTransport()
+        self._push = transport if isinstance(transport, EpollTransport) else None
         self._wire = _Wire(base_url, 1, transport)
-        self._is_reused = False  # the connection has carried a whole reply and may be closed by the server
+        self._is_reused = False  # the connection was idle and may have been closed by the server
+        self.counts = ReadCounts() if self._push is None else self._push.counts
+
+    async def open(self) -> None:
+        """Connect; that nobody listens, the first request tells."""
+        if self._push is not None:
+            with contextlib.suppress(httpx.TransportError):
+                await self._push.open(httpx.URL(self._wire.url("/")), _OPEN_S)
+                self._is_reused = True
 
     async def stream(self, call: HttpCall, sink: StreamSink) -> StreamEnd:
         """Send ``call``, push its reply into ``sink``.
@@ -203,11 +246,16 @@ class HttpSlot:
 
     async def _once(self, call: HttpCall, content: bytes | None, sink: StreamSink) -> StreamEnd:
         status: int | None = None
-        sink.sent(time.perf_counter())
+        push = None if self._push is None else _Push(sink)
+        if push is None:
+            sink.sent(time.perf_counter())
         try:
-            response, stream = await self._wire.open(call, content)
+            response, stream = await self._wire.open(call, content, push)
             status = response.status_code
-            refusal = _refusal(response)
+            headers = response.headers
+            refusal = _refusal(
+                status, headers.get("content-encoding", "").encode(), headers.get("content-type", "").encode()
+            )
             body = bytearray()
             try:
                 async for piece in stream:
@@ -219,25 +267,30 @@ class HttpSlot:
                 await stream.aclose()
         except _FOREIGN as error:
             failure, text = failure_of(error, self._wire.url(call.path))
+            status = push.status if push is not None else status
             return StreamEnd(ended_s=time.perf_counter(), status=status, failure=failure, detail=text)
+        ended_s = response.extensions.get("ended_s", time.perf_counter())
         if refusal is None:
-            return StreamEnd(ended_s=time.perf_counter(), status=status)
+            return StreamEnd(ended_s=ended_s, status=status)
         text = " ".join(bytes(body[:_DETAIL_BYTES]).decode(errors="replace").split())
         detail = f"{refusal}: {text}".rstrip(": ")
-        return StreamEnd(ended_s=time.perf_counter(), status=status, failure=Failure.REJECTED, detail=detail)
+        return StreamEnd(ended_s=ended_s, status=status, failure=Failure.REJECTED, detail=detail)
 
     async def close(self) -> None:
         """Close the connection."""
         await self._wire.close()
 
 
-def _refusal(response: httpx.Response) -> str | None:
+def _refusal(status: int, encoding: bytes, kind: bytes) -> str | None:
     """Say why a reply is not a stream of ours; None when it is."""
-    if response.status_code != 200:
-        return f"HTTP {response.status_code}"
-    encoding = response.headers.get("content-encoding", "identity")
+    if status != 200:
+        return f"HTTP {status}"
     # A proxy that compresses merges events: the stamps would be its own.
-    return None if encoding == "identity" else f"content-encoding {encoding} although identity was asked for"
+    if encoding not in (b"", b"identity"):
+        return f"content-encoding {encoding.decode(errors='replace')} although identity was asked for"
+    if kind and kind.partition(b";")[0].strip().lower() != b"text/event-stream":
+        return f"content-type {kind.decode(errors='replace')} and no stream of events"
+    return None
 
 
 class HttpControlClient:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol, Self
 
 from tuner.load.schedule import Order, start_delay_s
-from tuner.load.stream import StreamSlot
+from tuner.load.stream import ReadCounts, StreamSlot
 from tuner.load.tally import Tally
 from tuner.model.http import HttpCall
 from tuner.model.record import RequestRecord, RequestStatus
@@ -62,12 +62,18 @@ class ClosedLoop:
         self._live: dict[int, Tally] = {}
         self._slots = [connect(target.base_url) for _ in range(concurrency)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._reply_ids: set[str] = set()
         self._heard_s: float | None = None  # of requests that ended
         self.records: list[RequestRecord] = [] if records is None else records
         self.started_s: list[float] = []
 
     async def __aenter__(self) -> Self:
-        """Start the slots."""
+        """Open the connections, then start the slots."""
+        try:
+            await asyncio.gather(*(slot.open() for slot in self._slots))
+        except BaseException:
+            await self.cut()
+            raise
         self._tasks = [asyncio.create_task(self._run(k, slot)) for k, slot in enumerate(self._slots)]
         return self
 
@@ -84,6 +90,16 @@ class ClosedLoop:
     def in_flight(self) -> int:
         """How many requests were sent and have not ended."""
         return sum(tally.sent_s is not None for tally in self._live.values())
+
+    @property
+    def reads(self) -> ReadCounts:
+        """How the reads of all connections fared so far."""
+        counts = [slot.counts for slot in self._slots]
+        return ReadCounts(
+            reads=sum(each.reads for each in counts),
+            stamped=sum(each.stamped for each in counts),
+            late=sum(each.late for each in counts),
+        )
 
     def silent_s(self, now_s: float) -> float:
         """Return how long nothing has come back of any request; 0 while none is in flight."""
@@ -148,13 +164,24 @@ class ClosedLoop:
         )
         self._live[slot] = tally
         try:
-            return tally.record(await connection.stream(call, tally))
+            record = tally.record(await connection.stream(call, tally))
+            return self._unless_seen(record, tally.reply_id)
         except asyncio.CancelledError:
             if tally.sent_s is not None:
                 self.records.append(tally.cancelled(time.perf_counter()))
             raise
         finally:
             del self._live[slot]
+
+    def _unless_seen(self, record: RequestRecord, reply_id: str | None) -> RequestRecord:
+        """Note a reply's name; one that another reply of the leg had is that reply come again."""
+        if reply_id is None:
+            return record
+        if reply_id in self._reply_ids and record.status is RequestStatus.OK:
+            error = f"the reply {reply_id} has come before: something between answers from what it remembers"
+            return replace(record, status=RequestStatus.DUPLICATED, error=error)
+        self._reply_ids.add(reply_id)
+        return record
 
     def _call(self, order: Order) -> HttpCall:
         workload = self._target.workload

@@ -20,6 +20,19 @@ class EventSplitter:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Take the next bytes, cut anywhere; return the payloads of the events they complete."""
+        # Nearly every piece is one whole event of one line.
+        if (
+            piece[:6] == b"data: "
+            and piece.find(b"\n") == len(piece) - 2
+            and piece[-1:] == b"\n"
+            and piece[-3] not in b" \r"
+            and not self._rest
+            and not self._data
+        ):
+            return [piece[6:-2]]
+        return self._feed(piece)
+
+    def _feed(self, piece: bytes) -> list[bytes]:
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
         events: list[bytes] = []

@@ -39,6 +39,21 @@ class StreamEnd:
     detail: str | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class ReadCounts:
+    """How the reads of a connection fared.
+
+    Attributes:
+        reads: of the socket.
+        stamped: of these, with a kernel stamp that could be used.
+        late: of these, more than a millisecond after it.
+    """
+
+    reads: int = 0
+    stamped: int = 0
+    late: int = 0
+
+
 class StreamSink(Protocol):
     """Takes what happens on the wire, as it happens."""
 
@@ -46,11 +61,23 @@ class StreamSink(Protocol):
         """Take the moment just before the request is written; again when it is replayed."""
 
     def feed(self, piece: bytes, at_s: float) -> None:
-        """Take the next bytes of a 200 reply's body; pieces may end anywhere."""
+        """Take the next bytes of a 200 reply's body; pieces may end anywhere.
+
+        Pieces of one read have the same ``at_s``: when its last byte arrived.
+        """
 
 
 class StreamSlot(Protocol):
-    """One connection of the closed loop; one request at a time."""
+    """One connection of the closed loop; one request at a time.
+
+    Attributes:
+        counts: how its reads fared so far.
+    """
+
+    counts: ReadCounts
+
+    async def open(self) -> None:
+        """Connect before the first request; that nobody listens, the request will tell."""
 
     async def stream(self, call: HttpCall, sink: StreamSink) -> StreamEnd:
         """Send ``call`` and push its reply into ``sink`` until its end or ``call.timeout_s``.

@@ -76,6 +76,13 @@ class EngineApi(Protocol):
     def generated_tokens(self, reply: HttpReply) -> int | None:
         """Count the completion tokens of a non-streamed reply; None: it is not a generation."""
 
+    def quick_count(self, event: bytes) -> int | None:
+        """Read only the running count of a payload, where that is all it says; None: read it whole.
+
+        Called for every chunk, so it must be cheap; a count must be the one that ``read_event`` finds,
+        in an event without error, end or finish reason.
+        """
+
     def read_event(self, event: bytes) -> StreamDelta:
         """Read the ``data:`` payload of one server-sent event."""
 

@@ -171,6 +171,10 @@ class FakeEngine:
         usage = value.get("usage") if value is not None else None
         return usage.get("completion_tokens") if isinstance(usage, dict) else None
 
+    def quick_count(self, event: bytes) -> int | None:  # noqa: ARG002 - a fake is read whole
+        """Never."""
+        return None
+
     def read_event(self, event: bytes) -> StreamDelta:
         """Read one event of a completions stream."""
         if event == b"[DONE]":
@@ -184,9 +188,10 @@ class FakeEngine:
         choice = (value.get("choices") or [{}])[0]
         return StreamDelta(
             has_content=bool(choice.get("text")),
-            tokens_total=usage.get("completion_tokens"),
+            tokens_total=_count(usage.get("completion_tokens")),
             prompt_tokens=usage.get("prompt_tokens"),
             finish_reason=choice.get("finish_reason"),
+            reply_id=value.get("id"),
         )
 
     def flush_call(self) -> HttpCall | None:
@@ -214,6 +219,10 @@ class FakeEngine:
     def scrub(self, text: str) -> str:
         """It prints no secrets."""
         return text
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _flag(command: Command, name: str, default: int) -> int:

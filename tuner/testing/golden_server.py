@@ -181,12 +181,14 @@ class GoldenServer:
         sent = Sent([], [])
         self.sent.append(sent)
         plan = _plan(script, asked)
+        name = f"cmpl-{len(self.sent)}"  # each reply has its own
         due_s = time.perf_counter() + script.first_s
         for index, total in enumerate(plan):
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             is_empty = script.empty_every > 0 and index % script.empty_every == script.empty_every - 1
             finish = "length" if index == len(plan) - 1 and script.flaw in (Flaw.NONE, Flaw.SHORT) else None
             event = _event("" if is_empty else " word" * script.tokens_per_chunk, finish)
+            event["id"] = name
             if script.usage is Usage.RUNNING:
                 event["usage"] = {"prompt_tokens": 7, "completion_tokens": total}
             self._generated += total - (sent.totals[-1] if sent.totals else 0)
