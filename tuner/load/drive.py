@@ -14,7 +14,7 @@ from tuner.load.tally import Tally
 from tuner.model.http import HttpCall
 from tuner.model.record import RequestRecord
 from tuner.model.workload import Workload
-from tuner.ports import EngineAdapter
+from tuner.ports import EngineApi
 
 _WARM_UP_TOKENS = 2
 _PATH = "/v1/chat/completions"
@@ -37,15 +37,17 @@ class Driven:
         records: of all requests but the ones that opened the connections.
         started_s, ended_s: on ``time.perf_counter``; of the first send and the last end.
         cpu_s: that this process spent in between, user and system.
+        has_kernel_stamps: any stamp is the kernel's.
     """
 
     records: tuple[RequestRecord, ...]
     started_s: float
     ended_s: float
     cpu_s: float
+    has_kernel_stamps: bool
 
 
-async def drive(base_url: str, engine: EngineAdapter, connect: Callable[[str], StreamSlot], load: Load) -> Driven:
+async def drive(base_url: str, engine: EngineApi, connect: Callable[[str], StreamSlot], load: Load) -> Driven:
     """Open the connections with a short request each, then send the load.
 
     Raises:
@@ -67,11 +69,14 @@ async def drive(base_url: str, engine: EngineAdapter, connect: Callable[[str], S
     finally:
         await asyncio.gather(*(slot.close() for slot in slots))
     records = tuple(record for some in kept for record in some)
-    return Driven(records=records, started_s=started_s, ended_s=ended_s, cpu_s=cpu_s)
+    has_kernel_stamps = any(slot.counts.stamped for slot in slots)
+    return Driven(
+        records=records, started_s=started_s, ended_s=ended_s, cpu_s=cpu_s, has_kernel_stamps=has_kernel_stamps
+    )
 
 
 async def _requests(
-    slot: tuple[int, StreamSlot], engine: EngineAdapter, numbers: Iterator[int], load: Load
+    slot: tuple[int, StreamSlot], engine: EngineApi, numbers: Iterator[int], load: Load
 ) -> list[RequestRecord]:
     index, connection = slot
     workload = Workload(output_tokens=load.tokens, request_timeout_s=60.0)

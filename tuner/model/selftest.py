@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from tuner.model.account import Stamps
 
+SPEED = 1 / 0.0036
+"""Chunks a second of a stream at the fixed speed: the fastest decoding this project set out from."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
@@ -40,7 +43,7 @@ class SelfTestStep:
         streams: at the same time.
         offered: chunks a second that the server would send.
         got: chunks a second that arrived.
-        cpu_s_per_chunk: of this process, user and system.
+        cpu_s_per_chunk: of this process, user and system; None: no chunk came.
         cpu_share: CPU seconds / wall seconds.
         exact: how far its numbers are from the server's.
         stamps: where its stamps come from.
@@ -50,7 +53,7 @@ class SelfTestStep:
     streams: int
     offered: float
     got: float
-    cpu_s_per_chunk: float
+    cpu_s_per_chunk: float | None
     cpu_share: float
     exact: Exactness
     stamps: Stamps
