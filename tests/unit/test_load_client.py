@@ -137,7 +137,7 @@ def test_every_request_asks_for_its_fixed_length_with_a_prompt_of_its_own() -> N
     assert {body["max_tokens"] for body in bodies} == {5}
     assert {body["ignore_eos"] for body in bodies} == {True}
     assert {call.timeout_s for call in connections.calls} == {5.0}
-    assert len({body["prompt"][:14] for body in bodies}) == len(bodies)
+    assert len({body["messages"][0]["content"][:14] for body in bodies}) == len(bodies)
     assert len({body["seed"] for body in bodies}) == len(bodies)
 
 

@@ -1,28 +1,19 @@
-"""Order of prompts, staggering, and the rules that end a leg."""
+"""Staggering, and the rules that end a leg."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tuner.load.prompts import Prompt
 from tuner.load.schedule import (
-    PromptQueue,
     evaluation_period_s,
     is_hopeless,
     is_narrow,
     is_over,
     request_s,
-    salted,
     start_delay_s,
 )
 from tuner.model.metric import Estimate
 from tuner.ports import Leg
-
-PROMPTS = [Prompt(id=f"p{i}", text=f"text {i}") for i in range(5)]
 
 
 def leg(concurrency: int = 16, min_s: float = 10.0, max_s: float = 60.0) -> Leg:
@@ -33,45 +24,6 @@ def estimate(half_width: float | None, samples: int) -> Estimate:
     if half_width is None:
         return Estimate(value=100.0, low=None, high=None, samples=samples)
     return Estimate(value=100.0, low=100 - 100 * half_width, high=100 + 100 * half_width, samples=samples)
-
-
-def texts(queue: PromptQueue, count: int) -> list[str]:
-    return [order.text for _ in range(count) if (order := queue.take()) is not None]
-
-
-@given(st.integers(0, 2**32), st.integers(1, 40))
-def test_the_same_seed_and_salt_give_the_same_requests(seed: int, count: int) -> None:
-    one, other = (texts(PromptQueue(PROMPTS, seed=seed, salt="a"), count) for _ in range(2))
-    assert one == other
-    assert len(one) == count
-
-
-@given(st.integers(0, 2**32))
-def test_each_round_sends_every_prompt_once(seed: int) -> None:
-    queue = PromptQueue(PROMPTS, seed=seed, salt="a")
-    for _ in range(3):
-        ids = {order.prompt_id for _ in PROMPTS if (order := queue.take()) is not None}
-        assert ids == {prompt.id for prompt in PROMPTS}
-
-
-def test_another_seed_gives_another_order() -> None:
-    orders = {
-        tuple(order.prompt_id for _ in range(10) if (order := queue.take()) is not None)
-        for queue in (PromptQueue(PROMPTS, seed=seed, salt="a") for seed in range(10))
-    }
-    assert len(orders) == 10
-
-
-def test_no_two_requests_of_a_study_share_a_prefix() -> None:
-    starts = {salted("text", salt, index)[:8] for salt, index in itertools.product(("leg-1", "leg-2", "x"), range(200))}
-    assert len(starts) == 600
-    assert salted("text", "s", 0).endswith("] text")
-
-
-def test_a_limited_queue_ends() -> None:
-    queue = PromptQueue(PROMPTS, seed=1, salt="a", limit=7)
-    assert len(texts(queue, 20)) == 7
-    assert queue.take() is None
 
 
 def test_slots_start_spread_over_one_request() -> None:

@@ -17,8 +17,8 @@ from tuner.commands.json_file import JsonFile
 from tuner.commands.options import Plain
 from tuner.config.study_file import HIGHEST_SEED
 from tuner.errors import UsageError
-from tuner.load.prompts import BUILTIN
 from tuner.model.measurement import Measurement
+from tuner.model.prompt import BUILTIN
 from tuner.model.workload import Workload
 
 UNSOUND = 6

@@ -39,13 +39,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from tuner.config.host_file import HostEntry, read_hosts
 from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, reading, unknown
 from tuner.errors import StudyFileError
+from tuner.model.prompt import Api
 from tuner.model.repeat import RepeatTerms
 from tuner.model.workload import Workload
 
@@ -62,9 +63,15 @@ class _ServerTable(Table):
 
 class _WorkloadTable(Table):
     prompts: str | None = Field(default=None, min_length=1)
+    api: Literal["chat", "completions"] | None = None
     output_tokens: int | None = Field(default=None, ge=2)  # one token has no time per token
     ignore_eos: bool | None = None
     temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    thinking: bool | None = None
     ladder: list[int] | None = None
     level_min_s: float | None = Field(default=None, gt=0)
     level_max_s: float | None = Field(default=None, gt=0)
@@ -228,6 +235,8 @@ def _laid_over(workload: Workload, table: _WorkloadTable) -> Workload:
         value = getattr(table, item.name)
         if value is not None:
             given[item.name] = tuple(value) if isinstance(value, list) else value
+    if table.api is not None:
+        given["api"] = Api(table.api)
     return replace(workload, **given)
 
 
@@ -275,6 +284,14 @@ def _workload_problems(workload: Workload, key: str) -> list[Problem]:
     if workload.level_min_s > workload.level_max_s:
         text = f"is {workload.level_min_s:g}, but level_max_s is only {workload.level_max_s:g}"
         problems.append(Problem(key=f"{key}.level_min_s", text=text))
+    if workload.thinking is not None and workload.api is not Api.CHAT:
+        text = 'is a wish to the chat template, which only api = "chat" has; remove one of the two'
+        problems.append(Problem(key=f"{key}.thinking", text=text))
+    problems += [
+        Problem(key=f"{key}.{name}", text="has no effect at temperature 0, which is greedy; set temperature above 0")
+        for name in ("top_p", "top_k", "min_p")
+        if workload.temperature == 0 and getattr(workload, name) is not None
+    ]
     return problems
 
 

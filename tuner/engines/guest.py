@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
+from tuner.model.prompt import Prompt
 from tuner.model.record import Counters
 from tuner.model.trial import Effective
 from tuner.model.workload import Workload
@@ -42,7 +43,9 @@ class Guest:
         """As the engine."""
         return self._inner.effective(replies)
 
-    def generation_call(self, prompt: str, *, max_tokens: int, workload: Workload, stream: bool, seed: int) -> HttpCall:
+    def generation_call(
+        self, prompt: Prompt, *, max_tokens: int, workload: Workload, stream: bool, seed: int
+    ) -> HttpCall:
         """As the engine, with the model's name."""
         call = self._inner.generation_call(prompt, max_tokens=max_tokens, workload=workload, stream=stream, seed=seed)
         return replace(call, body={"model": self._model, **(call.body or {})})

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.engines import openai_stream
+from tuner.engines import openai_request, openai_stream
 from tuner.engines.flags import Argv, Flag, FlagSet
 from tuner.engines.llamacpp_log import GRAMMAR
 from tuner.engines.logs.reader import GrammarReader
@@ -19,6 +19,7 @@ from tuner.engines.metrics_text import totals
 from tuner.engines.secrets import scrub
 from tuner.errors import AssignmentRejected, HostFault, UsageError
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
+from tuner.model.prompt import Prompt
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command, Effective
@@ -216,12 +217,13 @@ class LlamaCppAdapter:
             model=model if isinstance(model, str) else None,
         )
 
-    def generation_call(self, prompt: str, *, max_tokens: int, workload: Workload, stream: bool, seed: int) -> HttpCall:
-        """Return a ``/v1/completions`` request; a stream carries ``timings`` with the token count on every chunk."""
+    def generation_call(
+        self, prompt: Prompt, *, max_tokens: int, workload: Workload, stream: bool, seed: int
+    ) -> HttpCall:
+        """Return a request of the workload's endpoint; a stream has ``timings`` with the token count on every chunk."""
         body: dict[str, Any] = {
-            "prompt": prompt,
+            **openai_request.asked(prompt, workload),
             "max_tokens": max_tokens,
-            "temperature": workload.temperature,
             "ignore_eos": workload.ignore_eos,
             "seed": seed,
             "cache_prompt": False,  # there is no call that empties the cache
@@ -230,7 +232,7 @@ class LlamaCppAdapter:
         if stream:
             body["timings_per_token"] = True
             body["stream_options"] = {"include_usage": True}
-        return HttpCall(path="/v1/completions", body=body, timeout_s=workload.request_timeout_s)
+        return HttpCall(path=openai_request.PATHS[workload.api], body=body, timeout_s=workload.request_timeout_s)
 
     def generated_tokens(self, reply: HttpReply) -> int | None:
         """Return ``usage.completion_tokens``; None unless the reply is a generation."""

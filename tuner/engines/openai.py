@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.engines import openai_stream
+from tuner.engines import openai_request, openai_stream
 from tuner.engines.secrets import scrub
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
+from tuner.model.prompt import Prompt
 from tuner.model.record import Counters
 from tuner.model.trial import Capacity, Effective
 from tuner.model.workload import Workload
@@ -83,13 +84,14 @@ class OpenAiApi:
         """Return that nothing is known."""
         return Effective(settings=(), capacity=Capacity())
 
-    def generation_call(self, prompt: str, *, max_tokens: int, workload: Workload, stream: bool, seed: int) -> HttpCall:
-        """Return a ``/v1/completions`` request with the extras that the server takes."""
+    def generation_call(
+        self, prompt: Prompt, *, max_tokens: int, workload: Workload, stream: bool, seed: int
+    ) -> HttpCall:
+        """Return a request with the extras that the server takes."""
         extras = self._extras
         body: dict[str, Any] = {
-            "prompt": prompt,
+            **openai_request.asked(prompt, workload),
             "max_tokens": max_tokens,
-            "temperature": workload.temperature,
             "stream": stream,
         }
         if extras.ignore_eos and workload.ignore_eos:
@@ -100,7 +102,7 @@ class OpenAiApi:
             body["stream_options"] = {"include_usage": True}
             if extras.running_count:
                 body["stream_options"]["continuous_usage_stats"] = True
-        return HttpCall(path="/v1/completions", body=body, timeout_s=workload.request_timeout_s)
+        return HttpCall(path=openai_request.PATHS[workload.api], body=body, timeout_s=workload.request_timeout_s)
 
     def generated_tokens(self, reply: HttpReply) -> int | None:
         """Return ``usage.completion_tokens``; None unless the reply is a generation."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from tuner.engines import openai_stream
+from tuner.engines import openai_request, openai_stream
 from tuner.engines.flags import Argv, Flag, FlagSet
 from tuner.engines.logs.reader import GrammarReader
 from tuner.engines.metrics_text import totals
@@ -16,6 +16,7 @@ from tuner.engines.secrets import scrub
 from tuner.engines.sglang_log import GRAMMAR
 from tuner.errors import AssignmentRejected, HostFault, UsageError
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
+from tuner.model.prompt import Prompt
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command, Effective
@@ -185,19 +186,20 @@ class SglangAdapter:
             model=model if isinstance(model, str) else None,
         )
 
-    def generation_call(self, prompt: str, *, max_tokens: int, workload: Workload, stream: bool, seed: int) -> HttpCall:
-        """Return a ``/v1/completions`` request; a stream repeats the token count on every chunk."""
+    def generation_call(
+        self, prompt: Prompt, *, max_tokens: int, workload: Workload, stream: bool, seed: int
+    ) -> HttpCall:
+        """Return a request of the workload's endpoint; a stream repeats the token count on every chunk."""
         body: dict[str, Any] = {
-            "prompt": prompt,
+            **openai_request.asked(prompt, workload),
             "max_tokens": max_tokens,
-            "temperature": workload.temperature,
             "ignore_eos": workload.ignore_eos,
             "seed": seed,
             "stream": stream,
         }
         if stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-        return HttpCall(path="/v1/completions", body=body, timeout_s=workload.request_timeout_s)
+        return HttpCall(path=openai_request.PATHS[workload.api], body=body, timeout_s=workload.request_timeout_s)
 
     def generated_tokens(self, reply: HttpReply) -> int | None:
         """Return ``usage.completion_tokens``; None unless the reply is a generation."""

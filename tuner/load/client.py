@@ -10,10 +10,12 @@ from tuner.load.assembly import assemble
 from tuner.load.health import ClientLimits, watching
 from tuner.load.http import HttpSlot
 from tuner.load.loop import ClosedLoop, Connect
-from tuner.load.prompts import Prompt, load_prompts
+from tuner.load.prompts import load_prompts
+from tuner.load.queue import Order, PromptQueue
 from tuner.load.reading import Reading
-from tuner.load.schedule import Order, PromptQueue, request_s
+from tuner.load.schedule import request_s
 from tuner.load.stopping import Decision, LegWatch
+from tuner.model.prompt import Prompt
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import ControlClient, Leg, LoadProgress, ProgressSink, Target
 from tuner.stats.steadiness import is_warm

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, Self
 
-from tuner.load.schedule import Order, start_delay_s
+from tuner.load.queue import Order
+from tuner.load.schedule import start_delay_s
 from tuner.load.stream import ReadCounts, StreamSlot
 from tuner.load.tally import Tally
 from tuner.model.http import HttpCall
@@ -159,8 +160,15 @@ class ClosedLoop:
     async def _send(self, slot: int, connection: StreamSlot, order: Order) -> RequestRecord:
         target = self._target
         call = self._call(order)
+        prompt = order.prompt
         tally = Tally(
-            target.engine, target.workload, concurrency=self._concurrency, slot=slot, prompt_id=order.prompt_id
+            target.engine,
+            target.workload,
+            concurrency=self._concurrency,
+            slot=slot,
+            prompt_id=prompt.id,
+            prompt_class=prompt.prompt_class,
+            output_tokens=prompt.output_tokens,
         )
         self._live[slot] = tally
         try:
@@ -186,8 +194,8 @@ class ClosedLoop:
     def _call(self, order: Order) -> HttpCall:
         workload = self._target.workload
         call = self._target.engine.generation_call(
-            order.text,
-            max_tokens=workload.output_tokens,
+            order.prompt,
+            max_tokens=order.prompt.output_tokens or workload.output_tokens,
             workload=workload,
             stream=True,
             seed=self._target.seed + order.index,

@@ -1,112 +1,144 @@
-"""The prompts of a workload: the shipped set, or a user's JSONL file."""
+"""The prompts of a workload: a shipped set, or a user's file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from tuner.errors import StudyFileError
+from tuner.load.prompt_formats import PromptFormatError, prompt_of
+from tuner.model.prompt import BUILTIN, CLASSES, SHIPPED, Prompt, is_shipped
 
-BUILTIN = "builtin"
-_SHAPES = '"prompt": text, "messages": [{"role", "content"}, …] or "conversations": [{"from", "value"}, …]'
-_HUMAN = frozenset({"human", "user"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """One text to send.
-
-    Attributes:
-        id: names it in the records: its own id, or file and line.
-        text: never blank.
-    """
-
-    id: str
-    text: str
+MOST_PROMPTS = 200_000
+LONGEST_CHARACTERS = 4_000_000
+_MOST_BYTES = 2 * 1024**3
+LONG_TOKENS = 1000
+"""From this many on a shipped prompt is a long one: not in ``builtin``, and in ``builtin:long``."""
+_FILES = ("prompts.jsonl", "long.jsonl")
 
 
 def load_prompts(source: str) -> tuple[Prompt, ...]:
-    """Return the prompts of ``"builtin"`` or of a JSONL file, in the order of the file.
+    """Return the prompts of a shipped set or of a file, in the order of the file.
 
-    A line is ``{"prompt": …}``, a chat ``{"messages": […]}`` (its turns up to the last
-    user's, joined by blank lines), or ShareGPT's ``{"conversations": […]}`` (the first
-    human turn). Other keys are ignored, blank lines skipped.
+    A file has one JSON object a line, or is one JSON array of them (as the ShareGPT data set is). For the
+    shapes of an object see :mod:`tuner.load.prompt_formats`. Blank lines are skipped; in an array so are
+    conversations without a human's turn, of which that data set has some.
 
     Raises:
-        StudyFileError: the file cannot be read, a line is none of these, or there is none.
+        StudyFileError: there is no such set, the file cannot be read, something in it is no prompt, or
+            there is none in it; one line with file, line, what and what to do.
     """
-    if source == BUILTIN:
-        return _parse((files("tuner.load") / "data" / "prompts.jsonl").read_bytes(), BUILTIN)
+    if is_shipped(source):
+        return _shipped(source)
     try:
+        size = Path(source).stat().st_size
+        if size > _MOST_BYTES:
+            raise StudyFileError(f"prompts file {source}: {size / 1024**3:.1f} GiB; name a part of it of at most 2 GiB")
         content = Path(source).read_bytes()
     except OSError as error:
-        raise StudyFileError(f"prompts file {source}: {error.strerror}; name a JSONL file or {BUILTIN!r}") from error
-    return _parse(content, source)
+        remedy = f"name a file, or a shipped set: {', '.join(SHIPPED)}"
+        raise StudyFileError(f"prompts file {source}: {error.strerror}; {remedy}") from error
+    return _required(_parse(content, source), source)
 
 
-def _parse(content: bytes, source: str) -> tuple[Prompt, ...]:
-    prompts = []
+def estimated_tokens(prompt: Prompt) -> int:
+    """Estimate the length without the model's tokenizer: 4 characters a token, 1.5 of scripts without spaces."""
+    text = prompt.text
+    dense = sum(ord(letter) >= _FIRST_DENSE for letter in text)
+    return round((len(text) - dense) / 4 + dense / 1.5)
+
+
+_FIRST_DENSE = 0x2E80
+"""Chinese, Japanese and Korean begin here."""
+
+
+def _shipped(source: str) -> tuple[Prompt, ...]:
+    if source not in SHIPPED:
+        raise StudyFileError(f"prompts {source!r}: there is no such set; known: {', '.join(SHIPPED)}")
+    folder = files("tuner.load") / "data"
+    prompts = [prompt for name in _FILES for prompt in _parse((folder / name).read_bytes(), name)]
+    wanted = source.partition(":")[2]
+    if wanted in CLASSES:
+        return tuple(prompt for prompt in prompts if prompt.prompt_class == wanted)
+    if wanted == "all":
+        return tuple(prompts)
+    is_long = source != BUILTIN
+    return tuple(prompt for prompt in prompts if (estimated_tokens(prompt) >= LONG_TOKENS) is is_long)
+
+
+def _parse(content: bytes, source: str) -> list[Prompt]:
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    name = f"prompts file {source}"
+    if content.lstrip()[:1] == b"[":
+        return _array(content, name, Path(source).stem)
+    prompts: list[Prompt] = []
     for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            prompts.append(_prompt(line, f"prompts file {source}, line {number}", f"{Path(source).stem}:{number}"))
+        if not line.strip():
+            continue
+        place = f"{name}, line {number}"
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise StudyFileError(f"{place}: not JSON ({error}); write one JSON object a line") from error
+        prompts.append(_checked(value, place, f"{Path(source).stem}:{number}"))
+        _require_few(len(prompts), name)
+    return prompts
+
+
+def _array(content: bytes, name: str, stem: str) -> list[Prompt]:
+    try:
+        values = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        told = f"begins with [ but is no JSON array ({error})"
+        raise StudyFileError(f"{name}: {told}; write one JSON object a line, or one array of them") from error
+    _require_few(len(values), name)
+    return [
+        _checked(value, f"{name}, item {number}", f"{stem}:{number}")
+        for number, value in enumerate(values, start=1)
+        if not _is_silent(value)
+    ]
+
+
+def _is_silent(value: object) -> bool:
+    """Whether nobody asks anything in a conversation of an array."""
+    turns = value.get("conversations") if isinstance(value, dict) else None
+    if not isinstance(turns, list):
+        return False
+    return not any(isinstance(turn, dict) and turn.get("from") in ("human", "user") for turn in turns)
+
+
+def _checked(value: object, place: str, name: str) -> Prompt:
+    try:
+        prompt = prompt_of(value, name)
+    except PromptFormatError as error:
+        raise StudyFileError(f"{place}: {error}") from error
+    if len(prompt.text) > LONGEST_CHARACTERS:
+        told = f"the prompt has {len(prompt.text):,} characters, more than any model reads"
+        raise StudyFileError(f"{place}: {told}; shorten it to {LONGEST_CHARACTERS:,}")
+    return prompt
+
+
+def _require_few(count: int, name: str) -> None:
+    if count > MOST_PROMPTS:
+        raise StudyFileError(f"{name}: more than {MOST_PROMPTS:,} prompts; a night needs some hundreds: take a sample")
+
+
+def _required(prompts: list[Prompt], source: str) -> tuple[Prompt, ...]:
     if not prompts:
         raise StudyFileError(f"prompts file {source}: no prompt in it; write one JSON object a line")
+    double = _first_double(prompt.id for prompt in prompts)
+    if double is not None:
+        raise StudyFileError(f"prompts file {source}: two prompts have the id {double!r}; give each its own")
     return tuple(prompts)
 
 
-def _prompt(line: bytes, place: str, default_id: str) -> Prompt:
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise StudyFileError(f"{place}: not JSON ({error}); write one JSON object a line") from error
-    if not isinstance(value, dict):
-        raise StudyFileError(f"{place}: {type(value).__name__} found; write one JSON object a line")
-    name = value.get("id")
-    text = _text(value, place)
-    if not text.strip():
-        raise StudyFileError(f"{place}: the prompt is empty")
-    return Prompt(id=name if isinstance(name, str) and name else default_id, text=text)
-
-
-def _text(value: dict[str, Any], place: str) -> str:
-    if "prompt" in value:
-        if not isinstance(value["prompt"], str):
-            raise StudyFileError(f'{place}: "prompt" is {type(value["prompt"]).__name__}, not text')
-        return value["prompt"]
-    if "messages" in value:
-        return _chat(value["messages"], place)
-    if "conversations" in value:
-        return _share(value["conversations"], place)
-    known = ", ".join(sorted(value)) or "nothing"
-    raise StudyFileError(f"{place}: has {known}; write {_SHAPES}")
-
-
-def _turns(value: Any, place: str, keys: tuple[str, str, str]) -> list[tuple[str, str]]:  # noqa: ANN401 - parsed text
-    field, who, what = keys
-    if not isinstance(value, list):
-        raise StudyFileError(f'{place}: "{field}" is {type(value).__name__}, not a list of turns')
-    turns = []
-    for position, turn in enumerate(value):
-        if not isinstance(turn, dict) or not isinstance(turn.get(who), str) or not isinstance(turn.get(what), str):
-            raise StudyFileError(f'{place}: "{field}"[{position}] needs "{who}" and "{what}", both text')
-        turns.append((turn[who], turn[what]))
-    return turns
-
-
-def _chat(value: Any, place: str) -> str:  # noqa: ANN401 - parsed text
-    turns = _turns(value, place, ("messages", "role", "content"))
-    users = [position for position, (role, _) in enumerate(turns) if role == "user"]
-    if not users:
-        raise StudyFileError(f'{place}: "messages" has no turn of role "user"')
-    return "\n\n".join(text for _, text in turns[: users[-1] + 1])
-
-
-def _share(value: Any, place: str) -> str:  # noqa: ANN401 - parsed text
-    for who, text in _turns(value, place, ("conversations", "from", "value")):
-        if who in _HUMAN:
-            return text
-    raise StudyFileError(f'{place}: "conversations" has no turn from "human" or "user"')
+def _first_double(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

@@ -1,68 +1,12 @@
-"""Decides who sends which prompt when, and when a leg is over; pure."""
+"""Decides when slots begin to send, and when a leg is over; pure."""
 
 from __future__ import annotations
 
-import hashlib
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from tuner.load.prompts import Prompt
 from tuner.model.metric import Estimate
 from tuner.ports import Leg
 from tuner.stats.batches import required_batches
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One request to send.
-
-    Attributes:
-        index: of the request in its leg, from 0.
-        prompt_id: of the prompt.
-        text: the prompt, made unique at its start.
-    """
-
-    index: int
-    prompt_id: str
-    text: str
-
-
-class PromptQueue:
-    """The prompts of one leg in the order they are sent: whole shuffled rounds of the set.
-
-    Args:
-        prompts: at least one.
-        seed: of the order; the same seed and salt give the same requests.
-        salt: of the leg.
-        limit: how many requests there are; None: no end.
-    """
-
-    def __init__(self, prompts: Sequence[Prompt], *, seed: int, salt: str, limit: int | None = None) -> None:
-        self._prompts = tuple(prompts)
-        self._random = random.Random(seed)  # noqa: S311 - an order, not a secret
-        self._salt = salt
-        self._limit = limit
-        self._round: list[Prompt] = []
-        self._taken = 0
-
-    def take(self) -> Order | None:
-        """Return the next request; None after the last."""
-        if self._limit is not None and self._taken >= self._limit:
-            return None
-        if not self._round:
-            self._round = list(self._prompts)
-            self._random.shuffle(self._round)
-        prompt = self._round.pop()
-        order = Order(index=self._taken, prompt_id=prompt.id, text=salted(prompt.text, self._salt, self._taken))
-        self._taken += 1
-        return order
-
-
-def salted(text: str, salt: str, index: int) -> str:
-    """Return ``text`` made unique at its start, where a prefix cache looks first."""
-    mark = hashlib.blake2b(f"{salt}/{index}".encode(), digest_size=6).hexdigest()
-    return f"[{mark}] {text}"
 
 
 def start_delay_s(slot: int, concurrency: int, request_s: float) -> float:

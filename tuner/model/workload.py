@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tuner.model.prompt import Api
+
 _LONGEST_SOAK = 3.0
 
 
@@ -12,10 +14,16 @@ class Workload:
     """The load of one trial; identical for every trial of a study.
 
     Attributes:
-        prompts: ``"builtin"`` or the path of a JSONL file.
-        output_tokens: tokens each request asks for (``max_tokens``).
-        ignore_eos: the server must not stop before ``output_tokens``.
+        prompts: a shipped set (``"builtin"``, ``"builtin:code"``, …) or the path of a file.
+        api: the endpoint that requests go to.
+        output_tokens: tokens each request asks for (``max_tokens``) whose prompt does not say its own number.
+        ignore_eos: the server must not stop before that many.
         temperature: sampling temperature; 0 is greedy.
+        top_p: nucleus sampling; None, here and below: not sent, the server's default holds.
+        top_k: only the k likeliest tokens.
+        min_p: only tokens at least this likely, relative to the likeliest.
+        presence_penalty: on tokens that were there before.
+        thinking: whether the chat template asks the model to reason first (``enable_thinking``).
         ladder: concurrencies measured, ascending; the first is 1, the single-request leg.
         level_min_s: shortest measuring window of a level.
         level_max_s: a level ends after this long even if its interval is still wide.
@@ -29,9 +37,15 @@ class Workload:
     """
 
     prompts: str = "builtin"
+    api: Api = Api.CHAT
     output_tokens: int = 512
     ignore_eos: bool = True
     temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    thinking: bool | None = None
     ladder: tuple[int, ...] = (1, 4, 16, 32, 64)
     level_min_s: float = 10.0
     level_max_s: float = 60.0

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Ending, Verdict
+from tuner.model.prompt import Prompt
 from tuner.model.record import Counters
 from tuner.model.space import Assignment
 from tuner.model.trial import Command, Effective
@@ -70,8 +71,14 @@ class EngineApi(Protocol):
             HostFault: the replies cannot be read.
         """
 
-    def generation_call(self, prompt: str, *, max_tokens: int, workload: Workload, stream: bool, seed: int) -> HttpCall:
-        """Return a generation request in the engine's protocol, asking for the server's token counts."""
+    def generation_call(
+        self, prompt: Prompt, *, max_tokens: int, workload: Workload, stream: bool, seed: int
+    ) -> HttpCall:
+        """Return a generation request in the engine's protocol, asking for the server's token counts.
+
+        The endpoint is the workload's ``api``: a conversation's turns, or its bare text. What the
+        workload leaves open (``top_p``, …) is not sent, so that the server's own default holds.
+        """
 
     def generated_tokens(self, reply: HttpReply) -> int | None:
         """Count the completion tokens of a non-streamed reply; None: it is not a generation."""

@@ -204,7 +204,7 @@ class Attempt:
             min_s=self._workload.level_min_s,
             max_s=self._workload.level_max_s,
             interval=self._workload.interval,
-            salt=f"{self._identity.invocation_id}-{level}",
+            salt=f"level-{level}",
         )
         self.legs.append(await self._run_leg(leg, kind="ladder"))
         await self._flush()
@@ -219,7 +219,7 @@ class Attempt:
                 min_s=self._workload.soak_s,
                 max_s=self._workload.soak_max_s,
                 interval=self._workload.interval,
-                salt=f"{self._identity.invocation_id}-soak",
+                salt="soak",
                 until_steady=True,
             )
             held = await self._run_leg(leg, kind="soak")

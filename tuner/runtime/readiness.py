@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tuner.errors import HostFault
 from tuner.model.outcome import Cause, Verdict
+from tuner.model.prompt import plain_prompt
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Effective
 from tuner.model.workload import Workload
@@ -99,7 +100,11 @@ async def _generation(
     engine: EngineAdapter, control: ControlClient, workload: Workload, *, seed: int, limit_s: float | None
 ) -> tuple[NoGeneration | None, int]:
     call = engine.generation_call(
-        "Count slowly from one to ten.", max_tokens=PROOF_TOKENS, workload=workload, stream=False, seed=seed
+        plain_prompt("Count slowly from one to ten."),
+        max_tokens=PROOF_TOKENS,
+        workload=workload,
+        stream=False,
+        seed=seed,
     )
     if limit_s is not None:
         call = replace(call, timeout_s=min(call.timeout_s, limit_s))

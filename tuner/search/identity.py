@@ -26,6 +26,15 @@ TERMS: Final[Mapping[str, str]] = {
 """The attributes that must not change while a study lasts, and what a person calls them; the plainest first."""
 DETAILS: Final = "details"
 """The attribute with what the digests are made of, so that a difference can be named."""
+_LATER: Final[Mapping[str, object]] = {
+    "api": "completions",
+    "top_p": None,
+    "top_k": None,
+    "min_p": None,
+    "presence_penalty": None,
+    "thinking": None,
+}
+"""Keys of ``[workload]`` that older studies do not have, and the value that they were measured with."""
 _LONGEST = 4
 """Keys named at most."""
 
@@ -69,12 +78,18 @@ def _details(spec: StudySpec) -> dict[str, dict[str, Any]]:
 
 
 def _workload_digest(workload: Workload) -> str:
-    return fingerprint(asdict(workload) | {"prompts": None})
+    return fingerprint(_terms(workload) | {"prompts": None})
+
+
+def _terms(workload: Workload) -> dict[str, Any]:
+    """Return its fields; a study that was begun before one of ``_LATER`` was there had its value, and stays itself."""
+    content = asdict(workload) | {"api": workload.api.value}
+    return {key: value for key, value in content.items() if key not in _LATER or value != _LATER[key]}
 
 
 def _workload(workload: Workload) -> dict[str, Any]:
     """Return its keys as JSON has them, to be compared with what comes back from the database."""
-    content: dict[str, Any] = json.loads(json.dumps(asdict(workload)))
+    content: dict[str, Any] = json.loads(json.dumps(_terms(workload)))
     return {key: value for key, value in content.items() if key != "prompts"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tuner.errors import AssignmentRejected, HostFault
 from tuner.model.http import HttpCall, HttpReply
 from tuner.model.outcome import Cause, Ending, TrialState, Verdict
+from tuner.model.prompt import Api, Prompt, Turn
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, SearchSpace
 from tuner.model.trial import Command
@@ -22,6 +24,7 @@ from tuner.ports import EngineAdapter, LogReader
 
 SECRET = "sk-suite-0123456789"  # noqa: S105 - made up
 WORKLOAD = Workload(output_tokens=32, ignore_eos=True, temperature=0.0)
+ASKED = Prompt(id="p", turns=(Turn(role="system", content="Be brief."), Turn(role="user", content="Once upon")))
 
 # One test function serves every class that inherits it.
 _inherited = settings(
@@ -258,15 +261,46 @@ class EngineSuite:
         )
         assert (found.cause, found.config_fault) == (Cause.UNKNOWN, None)
 
-    def call(self, *, stream: bool) -> HttpCall:
+    def call(self, *, stream: bool, workload: Workload = WORKLOAD) -> HttpCall:
         """Ask for a generation."""
-        return self.engine().generation_call("Once upon", max_tokens=32, workload=WORKLOAD, stream=stream, seed=7)
+        return self.engine().generation_call(ASKED, max_tokens=32, workload=workload, stream=stream, seed=7)
+
+    def test_a_conversation_goes_to_the_chat_endpoint_turn_by_turn(self) -> None:
+        """The server's template makes one text of it, as in production."""
+        call = self.call(stream=True, workload=replace(WORKLOAD, api=Api.CHAT))
+        assert call.path == "/v1/chat/completions"
+        assert call.body is not None
+        assert call.body["messages"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Once upon"},
+        ]
+        assert "prompt" not in call.body
+
+    def test_without_a_template_the_bare_text_is_completed(self) -> None:
+        """Turns are joined by blank lines."""
+        call = self.call(stream=True, workload=replace(WORKLOAD, api=Api.COMPLETIONS))
+        assert call.path == "/v1/completions"
+        assert call.body is not None
+        assert call.body["prompt"] == "Be brief.\n\nOnce upon"
+        assert "messages" not in call.body
+
+    def test_what_the_workload_leaves_open_is_left_to_the_server(self) -> None:
+        """And what it says is sent as it stands."""
+        named = ("top_p", "top_k", "min_p", "presence_penalty", "chat_template_kwargs")
+        open_body = self.call(stream=True).body
+        assert open_body is not None
+        assert not set(named) & set(open_body)
+        said = replace(WORKLOAD, temperature=0.7, top_p=0.8, top_k=20, min_p=0.0, presence_penalty=1.5, thinking=False)
+        body = self.call(stream=True, workload=replace(said, api=Api.CHAT)).body
+        assert body is not None
+        assert [body[name] for name in named] == [0.8, 20, 0.0, 1.5, {"enable_thinking": False}]
+        assert body["temperature"] == 0.7
 
     def test_a_generation_is_asked_for_with_its_length_seed_and_counts(self) -> None:
         """Fixed length, fixed sampling, the server's own token counts."""
         body = self.call(stream=True).body
         assert body is not None
-        assert (body["prompt"], body["max_tokens"], body["seed"]) == ("Once upon", 32, 7)
+        assert (body["max_tokens"], body["seed"]) == (32, 7)
         assert (body["ignore_eos"], body["temperature"], body["stream"]) == (True, 0.0, True)
         assert body["stream_options"]["include_usage"] is True
         lone = self.call(stream=False).body

@@ -11,9 +11,11 @@ from typing import Any
 
 import orjson
 
+from tuner.engines import openai_request
 from tuner.errors import AssignmentRejected, HostFault, UsageError
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Cause, Ending, Verdict
+from tuner.model.prompt import Prompt
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command, Effective
@@ -151,19 +153,20 @@ class FakeEngine:
         settings = tuple((name, info.get(name)) for name in sorted(self.parameters))
         return Effective(settings=settings, capacity=Capacity(max_running_requests=info.get("batch")), version="1")
 
-    def generation_call(self, prompt: str, *, max_tokens: int, workload: Workload, stream: bool, seed: int) -> HttpCall:
-        """Return ``POST /v1/completions``."""
+    def generation_call(
+        self, prompt: Prompt, *, max_tokens: int, workload: Workload, stream: bool, seed: int
+    ) -> HttpCall:
+        """Return a request of the workload's endpoint."""
         body: dict[str, Any] = {
-            "prompt": prompt,
+            **openai_request.asked(prompt, workload),
             "max_tokens": max_tokens,
-            "temperature": workload.temperature,
             "ignore_eos": workload.ignore_eos,
             "seed": seed,
             "stream": stream,
         }
         if stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": self._running_usage}
-        return HttpCall(path="/v1/completions", body=body, timeout_s=workload.request_timeout_s)
+        return HttpCall(path=openai_request.PATHS[workload.api], body=body, timeout_s=workload.request_timeout_s)
 
     def generated_tokens(self, reply: HttpReply) -> int | None:
         """Count ``usage.completion_tokens``."""

@@ -124,6 +124,7 @@ class GoldenServer:
         app.router.add_get("/counters", self._counters)
         app.router.add_post("/abort", self._health)
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/chat/completions", self._complete)
         return app
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -145,7 +146,7 @@ class GoldenServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         number = len(self.prompts)
-        self.prompts.append(body["prompt"])
+        self.prompts.append(body["prompt"] if "prompt" in body else body["messages"][0]["content"])
         if request.transport is not None:
             self._origins.add(request.transport.get_extra_info("peername"))
         script = self._script(number)

@@ -15,6 +15,7 @@ from tuner.config.study_file import StudyFile, read_study
 from tuner.engines import ENGINES, ONLY_MEASURED
 from tuner.errors import AssignmentRejected, UsageError
 from tuner.load.prompts import load_prompts
+from tuner.model.prompt import Prompt, plain_prompt
 from tuner.model.space import Parameter, Value
 from tuner.model.study import HostSpec, StudySpec, UnitHostSpec
 from tuner.model.trial import Command
@@ -68,7 +69,14 @@ def load_study(root: Path, name: str, overrides: Overrides | None = None, base: 
     _check_faults(study)
     _check_search(study, spec)
     prompts = load_prompts(spec.workload.prompts)  # a bad line is refused now, not by a worker later
-    return replace(spec, prompts_digest=fingerprint([prompt.text for prompt in prompts]))
+    return replace(spec, prompts_digest=fingerprint([_words(prompt) for prompt in prompts]))
+
+
+def _words(prompt: Prompt) -> object:
+    """Return what makes a prompt another one; its name does not."""
+    if prompt == replace(plain_prompt(prompt.text), id=prompt.id):
+        return prompt.text
+    return [[[turn.role, turn.content] for turn in prompt.turns], prompt.prompt_class, prompt.output_tokens]
 
 
 def base_remark(root: Path, name: str, hosts: tuple[HostSpec, ...]) -> str | None:

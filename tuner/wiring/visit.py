@@ -15,6 +15,7 @@ from tuner.load.http import CERTIFICATES
 from tuner.load.sse import EventSplitter
 from tuner.model.http import HttpReply
 from tuner.model.measurement import ServerFacts
+from tuner.model.prompt import plain_prompt
 from tuner.model.secrets import MASK
 from tuner.model.trial import Capacity, Effective
 from tuner.model.workload import Workload
@@ -227,7 +228,9 @@ class _Probed:
 
 
 async def _generate(api: EngineApi, wish: Wish, control: ControlClient) -> HttpReply:
-    call = api.generation_call(PROBE, max_tokens=PROBE_TOKENS, workload=wish.workload, stream=True, seed=wish.seed)
+    call = api.generation_call(
+        plain_prompt(PROBE), max_tokens=PROBE_TOKENS, workload=wish.workload, stream=True, seed=wish.seed
+    )
     return await control.call(replace(call, timeout_s=min(_PROBE_TIMEOUT_S, wish.workload.request_timeout_s)))
 
 
