@@ -12,6 +12,7 @@ import pytest
 
 from tuner.errors import PreflightError, TunerError, UsageError
 from tuner.model.http import HttpCall, HttpReply
+from tuner.model.prompt import plain_prompt
 from tuner.model.workload import Workload
 from tuner.wiring.visit import PROBE_TOKENS, Visited, Wish, visit
 
@@ -140,7 +141,7 @@ def test_fields_that_a_strict_server_refuses_are_left_out() -> None:
     assert not visited.workload.ignore_eos
     assert not visited.facts.is_length_fixed
     assert any("9 of 16 tokens" in remark for remark in remarks)
-    call = visited.api.generation_call("?", max_tokens=9, workload=visited.workload, stream=True, seed=1)
+    call = visited.api.generation_call(plain_prompt("?"), max_tokens=9, workload=visited.workload, stream=True, seed=1)
     assert (call.body or {})["stream_options"] == {"include_usage": True}
 
 
