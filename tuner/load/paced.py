@@ -25,7 +25,7 @@ class SentStream:
 
     Attributes:
         name: the end of its prompt.
-        read_s: when the request's last byte was read.
+        read_s: when the request's last byte arrived.
         sent_s: of each chunk; of each block of chunks in a flood.
     """
 

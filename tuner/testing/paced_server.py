@@ -34,7 +34,6 @@ from tuner.testing.paced_http import BadRequestError, Generation, Request, gener
 from tuner.testing.paced_stream import Connection, Pace, Stream
 
 _ROUTES = {route.value: route for route in Route}
-_RECV_BYTES = 1 << 16
 _FIRST_WAIT_NS = 10**10  # while nothing is due
 
 
@@ -183,13 +182,13 @@ class PacedServer:
         if not events & ~select.EPOLLOUT or connection.fd not in self._connections:
             return
         try:
-            piece = connection.sock.recv(_RECV_BYTES)
+            piece, arrived_ns = connection.read()
         except BlockingIOError:
             return
         except OSError as error:
             if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT):
                 raise
-            piece = b""
+            piece, arrived_ns = b"", 0
         if not piece:
             self._drop(connection)
             return
@@ -197,12 +196,11 @@ class PacedServer:
         try:
             while connection.stream is None and (taken := take_request(connection.inbox)) is not None:
                 request, connection.inbox = taken
-                self._answer(connection, request)
+                self._answer(connection, request, arrived_ns)
         except BadRequestError as error:
             self._reply(connection, reply(400, str(error).encode(), kind="text/plain", is_closing=True), is_last=True)
 
-    def _answer(self, connection: Connection, request: Request) -> None:
-        read_ns = time.monotonic_ns()
+    def _answer(self, connection: Connection, request: Request, read_ns: int) -> None:
         route = _ROUTES.get(request.path)
         if route is None:
             self._reply(connection, self._side_reply(request), is_last=request.is_closing)

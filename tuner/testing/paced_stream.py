@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import socket
+import struct
+import time
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+_RECV_BYTES = 1 << 16
+_SO_TIMESTAMPNS = 35  # of Linux on all but three architectures; Python has no name for it
+_TIMESPEC = struct.Struct("@qq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +42,7 @@ class Stream:
     Attributes:
         number: of the request, from 0.
         name: the end of its prompt.
-        read_ns: when its last byte was read.
+        read_ns: when its last byte arrived.
         sent_ns: of each chunk, or of each block of a flood.
     """
 
@@ -69,9 +76,26 @@ class Connection:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError):  # a kernel without it: requests arrive when they are read
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self.sock = sock
         self.fd = sock.fileno()
         self.inbox = b""
         self.backlog = b""
         self.stream: Stream | None = None
         self.is_closing = False  # after the reply
+
+    def read(self) -> tuple[bytes, int]:
+        """Return the next bytes, none at the end, and when the last of them arrived, on CLOCK_MONOTONIC.
+
+        Raises:
+            BlockingIOError: there are none yet.
+            OSError: the connection broke.
+        """
+        piece, more, _, _ = self.sock.recvmsg(_RECV_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
+        for level, kind, stamp in more:
+            if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(stamp) == _TIMESPEC.size:
+                seconds, nanoseconds = _TIMESPEC.unpack(stamp)
+                age_ns = time.time_ns() - (seconds * 10**9 + nanoseconds)
+                return piece, time.monotonic_ns() - max(0, age_ns)
+        return piece, time.monotonic_ns()
