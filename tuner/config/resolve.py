@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from tuner.config.aims import off_the_ladder
 from tuner.config.overrides import Overrides, check_numbers
 from tuner.config.places import hosts_of
 from tuner.config.problems import Problem, check_name, failure, quoted, reading, unknown
@@ -125,6 +126,8 @@ def resolve(
         sampler=parts.sampler,
         directory=str(parts.directory),
         repeats=study.repeats,
+        objectives=study.aims.objectives,
+        constraints=study.aims.constraints,
     )
 
 
@@ -146,6 +149,9 @@ def _parts(study: StudyFile, root: Path, known: Known, over: Overrides) -> _Part
         raise UsageError(f"--sampler: {unknown('sampler', sampler, known.samplers)}")
     simulated = any(isinstance(host, SimulatedHostSpec) for host in hosts)
     workload = _with_prompts(study, root, simulated=simulated)
+    wrong = off_the_ladder(study.aims, workload)
+    if wrong:
+        raise failure(study.shown, wrong)
     return _Parts(space=space, sampler=sampler, hosts=hosts, workload=workload, directory=root / FOLDER / study.name)
 
 

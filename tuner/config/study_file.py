@@ -23,6 +23,11 @@
     [search]
     sampler = "auto"
 
+    [[objectives]]                  # see tuner.config.aims; by default the two throughputs
+    metric = "single_request_throughput"
+    [[constraints]]
+    require = "p95(ttft_s)@64 <= 2"
+
     [simulated]                     # used while there are no [[hosts]]
     profile = "qwen3.5-122b-a10b-4gpu"
     hosts = 1
@@ -43,6 +48,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from tuner.config.aims import Aims, ConstraintTable, ObjectiveTable, read_aims
 from tuner.config.host_file import HostEntry, read_hosts
 from tuner.config.problems import Problem, Table, check_name, failure, problems_of, quoted, read_toml, reading, unknown
 from tuner.errors import StudyFileError
@@ -114,6 +120,8 @@ class _StudyTable(Table):
     workload: _WorkloadsTable = _WorkloadsTable()
     budget: _BudgetTable
     search: _SearchTable = _SearchTable()
+    objectives: list[ObjectiveTable] = Field(default_factory=list)
+    constraints: list[ConstraintTable] = Field(default_factory=list)
     simulated: _SimulatedTable | None = None
     hosts: list[dict[str, Any]] = Field(default_factory=list)  # each kind has its own keys
 
@@ -157,6 +165,7 @@ class StudyFile:
     sampler: str
     simulated: SimulatedHosts | None
     hosts: tuple[HostEntry, ...]
+    aims: Aims
 
 
 def study_names(root: Path) -> tuple[str, ...]:
@@ -203,7 +212,8 @@ def parse_study(content: dict[str, Any], *, name: str, shown: str) -> StudyFile:
     if not problems:  # what is wrong on a real host need not be said again of the simulated one
         problems += _workload_problems(simulated_workload, "workload.simulated")
     hosts, wrong_hosts = read_hosts(table.hosts)
-    problems += wrong_hosts
+    aims, wrong_aims = read_aims(table.objectives, table.constraints)
+    problems += [*wrong_hosts, *wrong_aims]
     if problems:
         raise failure(shown, problems)
     return StudyFile(
@@ -226,6 +236,7 @@ def parse_study(content: dict[str, Any], *, name: str, shown: str) -> StudyFile:
         sampler=table.search.sampler,
         simulated=_simulated(table.simulated),
         hosts=hosts,
+        aims=aims,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from tuner.model.metric import Estimate
+from tuner.model.metric import AGGREGATE_THROUGHPUT, SINGLE_REQUEST_THROUGHPUT, Estimate
 
 
 class TrialState(Enum):
@@ -52,6 +53,7 @@ class Cause(Enum):
     CRASH_LOOP = "crash_loop"
     FAILED_REQUESTS = "failed_requests"
     CONFIGURATION_MISMATCH = "configuration_mismatch"  # the server runs something else than asked
+    OUTSIDE_LIMITS = "outside_limits"  # it was measured, and breaks a constraint of the study
     RULED = "ruled"  # a person said so
     UNKNOWN = "unknown"
 
@@ -160,11 +162,43 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """All legs done on one server from ready to end."""
+    """All legs done on one server from ready to end.
+
+    Attributes:
+        peak_concurrency: the level of ``aggregate_throughput``.
+        others: what else the study's objectives and constraints are about, by the metric's text.
+    """
 
     single_request_throughput: Estimate
     aggregate_throughput: Estimate
     peak_concurrency: int
+    others: tuple[tuple[str, Estimate], ...] = ()
+
+    def estimate(self, name: str) -> Estimate:
+        """Return the value of a metric by its text.
+
+        Raises:
+            KeyError: the study did not ask for it when the trial was told.
+        """
+        if name == SINGLE_REQUEST_THROUGHPUT:
+            return self.single_request_throughput
+        if name == AGGREGATE_THROUGHPUT:
+            return self.aggregate_throughput
+        return dict(self.others)[name]
+
+    def with_estimates(self, named: Mapping[str, Estimate]) -> Measured:
+        """Return it with other values of the metrics named."""
+        others = dict(self.others) | {
+            name: value
+            for name, value in named.items()
+            if name not in (SINGLE_REQUEST_THROUGHPUT, AGGREGATE_THROUGHPUT)
+        }
+        return replace(
+            self,
+            single_request_throughput=named.get(SINGLE_REQUEST_THROUGHPUT, self.single_request_throughput),
+            aggregate_throughput=named.get(AGGREGATE_THROUGHPUT, self.aggregate_throughput),
+            others=tuple(others.items()),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +210,14 @@ class Infeasible:
         state: the trial's state when the server died.
         level: the concurrency being measured then; None outside MEASURING and SOAKING.
         violation: > 0; the graded constraint value (see :func:`violation`).
+        measured: what it measured, where it lives but breaks a constraint of the study; else None.
     """
 
     verdict: Verdict
     state: TrialState
     level: int | None
     violation: float
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +247,13 @@ class Interrupted:
 
 
 Outcome: TypeAlias = Measured | Infeasible | Faulted | Interrupted
+
+
+def measured_by(outcome: Outcome | None) -> Measured | None:
+    """Return what a trial measured, also where it breaks a constraint; None: it did not get so far."""
+    if isinstance(outcome, Infeasible):
+        return outcome.measured
+    return outcome if isinstance(outcome, Measured) else None
 
 
 LOADING_STAGES = ("load_weights", "load_model", "load_draft", "pool", "slots", "capture", "ready")
@@ -259,7 +302,8 @@ def violation(
     LOADING, stage k of the n loading   3 + (n - 1 - k + d) / n    [3, 4)
     READY, WARMING_UP                   2 + d                      [2, 3)
     MEASURING, level i of n             1 + (n - 1 - i + d) / n    [1, 2)
-    SOAKING or later                    d                          (0, 1)
+    SOAKING or later                    (1 + d) / 2                (0.5, 1)
+    measured, outside a limit           :func:`limit_violation`    (0, 0.5]
     a feasible trial                    0                          0
     ==================================  =========================  ======================
 
@@ -281,4 +325,15 @@ def violation(
         return 2.0 + distance
     if state is TrialState.MEASURING:
         return 1.0 + (levels - 1 - (level_index or 0) + distance) / levels
-    return distance
+    return (1.0 + distance) / 2
+
+
+def limit_violation(exceedance: float) -> float:
+    """Grade a trial that was measured and breaks constraints: below every death, above every feasible one.
+
+    x / (1 + x) / 2, which keeps growing however far it is outside: half way at twice a limit that is an upper one.
+
+    Args:
+        exceedance: sum of the relative exceedances, > 0 (:meth:`tuner.model.metric.Constraint.exceedance`).
+    """
+    return 0.5 if exceedance == float("inf") else 0.5 * exceedance / (1.0 + exceedance)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tuner.model.lease import LeaseTerms
-from tuner.model.metric import OBJECTIVES, Objective
+from tuner.model.metric import OBJECTIVES, Constraint, Objective
 from tuner.model.outcome import Infeasible, Measured, Outcome
 from tuner.model.record import LegTrust
 from tuner.model.repeat import Repeat, RepeatTerms
@@ -167,6 +167,7 @@ class StudySpec:
         prompts_digest: of what the prompts say; wherever they lie, the same texts are the same load.
         sampler: name in the sampler registry.
         repeats: how much is spent on being sure; by default nothing.
+        constraints: what a configuration must keep to be on the front; by default nothing.
     """
 
     name: str
@@ -183,6 +184,7 @@ class StudySpec:
     prompts_digest: str = ""
     objectives: tuple[Objective, ...] = OBJECTIVES
     repeats: RepeatTerms = _NO_REPEATS
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def simulated(self) -> bool:

@@ -105,6 +105,10 @@ CAUSES: Mapping[Cause, CauseWords] = MappingProxyType(
             what="the server runs something else than what was asked",
             means="what was asked for is not what runs: the engine changes these settings by itself",
         ),
+        Cause.OUTSIDE_LIMITS: CauseWords(
+            what="the server is healthy, but outside the study's limits",
+            means="the study's [[constraints]] leave it out: with wider limits it would count",
+        ),
         Cause.RULED: CauseWords(
             what="a person gave the verdict",
             means="what the person said holds: no log was judged",
@@ -125,6 +129,8 @@ def blame(verdict: Verdict) -> str:  # noqa: PLR0911  a table of rules, first ma
         return "nobody's: there is nothing to blame anybody for"
     if cause is Cause.RULED:
         return "as a person said"
+    if cause is Cause.OUTSIDE_LIMITS:
+        return "the configuration's: it was measured, and breaks a limit of the study"
     if cause in STOPS:
         return "nobody's: somebody ended the server, which says nothing of it"
     if verdict.config_fault:

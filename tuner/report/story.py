@@ -212,12 +212,19 @@ def _what(  # noqa: PLR0911  a table, one row an outcome
             }[status]
 
 
+_SAID_BY = {
+    Cause.RULED: "a person said so",
+    Cause.OUTSIDE_LIMITS: "it was measured, and breaks a limit of the study",
+}
+"""Who finds a configuration at fault where no log does."""
+
+
 def _fault(  # noqa: PLR0911  a table of rules, first match wins
     row: TrialRow, starts: Sequence[Start], same: Sequence[TrialRow]
 ) -> str:
     match row.outcome:
-        case Infeasible(verdict=verdict) if verdict.cause is Cause.RULED:
-            return "the configuration's: a person said so"
+        case Infeasible(verdict=verdict) if verdict.cause in _SAID_BY:
+            return f"the configuration's: {_SAID_BY[verdict.cause]}"
         case Infeasible(verdict=verdict) if verdict.config_fault:
             return "the configuration's: what the log says names it, and the host was clean; it is not tried again"
         case Infeasible():

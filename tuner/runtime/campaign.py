@@ -16,6 +16,7 @@ from tuner.model.outcome import MEMORY_CAUSES, Cause, Faulted, Infeasible, Inter
 from tuner.model.study import StudySpec, TrialRow
 from tuner.model.trial import Remark, StateEntered, TrialEvent, TrialFinished, TrialRequest, TrialResult
 from tuner.ports import Clock, EngineAdapter, EvidenceStore, Executor, Optimizer, Orders, Proposal, RunObserver
+from tuner.runtime.grading import Grading
 from tuner.runtime.racing import end
 from tuner.runtime.repeats import Repeats
 from tuner.runtime.roster import FAULTS_IN_A_ROW, Roster
@@ -267,10 +268,11 @@ class Campaign:
     async def _run_trial(self, flight: Flight, request: TrialRequest) -> TrialResult:
         """Run a trial and keep its events; a worker that dies makes it Faulted."""
         started_s, began_s = self.clock.now_s(), self.clock.monotonic_s()
+        grading = Grading(objectives=self.spec.objectives, constraints=self.spec.constraints)
         error = "the worker ended without a result"
         try:
             async for raw in self.executor.run(flight.host, request):
-                event = flight.heard(raw)
+                event = flight.heard(grading.heard(raw))
                 if isinstance(event, TrialFinished):
                     return await self._finished(flight, event)
                 await self._pass_on(flight, event)

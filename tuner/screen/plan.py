@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from tuner.model.metric import OBJECTIVES
 from tuner.model.names import short_names
 from tuner.model.secrets import MASK, masked
 from tuner.model.space import describe
@@ -61,6 +62,7 @@ def plan_lines(spec: StudySpec) -> list[str]:
         *(_labelled("", f"{parameter.name}: {describe(parameter)}") for parameter in spec.space.parameters),
         _labelled("trial 0", f"{settings(spec.baseline, names)} (the command above as it stands)"),
         _labelled("trials", f"{spec.trials}, sampler {spec.sampler}, seed {spec.seed}"),
+        *aim_lines(spec),
         *(
             _labelled("" if index else "workload", text)
             for index, text in enumerate(workload_lines(spec.workload, simulated=spec.simulated))
@@ -69,6 +71,15 @@ def plan_lines(spec: StudySpec) -> list[str]:
         _labelled("results", spec.directory),
         _labelled("time", time_words(spec)),
     ]
+
+
+def aim_lines(spec: StudySpec) -> list[str]:
+    """Say what the study wants, where it is not just the two throughputs."""
+    lines = []
+    if spec.objectives != OBJECTIVES:
+        words = [f"{each.name} ({each.direction.value}, {each.unit or 'a share'})" for each in spec.objectives]
+        lines += [_labelled("" if index else "objectives", text) for index, text in enumerate(words)]
+    return lines + [_labelled("" if index else "limits", each.text) for index, each in enumerate(spec.constraints)]
 
 
 def workload_lines(workload: Workload, *, simulated: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tuner.model.outcome import BESIDE_STATIC_SHARE, Infeasible, Measured, MemoryDirection
@@ -16,6 +16,7 @@ class Experience:
 
     Attributes:
         values: one per objective, in the study's order; None when infeasible.
+        outside: the same of a trial that was measured and breaks a constraint of the study; else None.
         violation: above 0 when infeasible, else 0.
         direction: which way a death from memory points; None when it does not say.
         shortfall_bytes: how much memory was missing on one GPU; None when it does not say.
@@ -30,6 +31,7 @@ class Experience:
     shortfall_bytes: int | None = None
     viable_fraction: float | None = None
     is_beside_static_share: bool = False
+    outside: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,8 @@ class History:
     taken: frozenset[Assignment]
 
     @classmethod
-    def of(cls, rows: Iterable[TrialRow]) -> History:
-        """Read the history out of the study's rows."""
+    def of(cls, rows: Iterable[TrialRow], objectives: Sequence[str] = ()) -> History:
+        """Read the history out of the study's rows; ``objectives`` are their names, in the study's order."""
         counted: list[Experience] = []
         running: list[Assignment] = []
         waiting: list[Assignment] = []
@@ -58,7 +60,7 @@ class History:
             match row.outcome:
                 case Measured():
                     counted.append(Experience(assignment=row.assignment, values=row.values))
-                case Infeasible(violation=violation, verdict=verdict):
+                case Infeasible(violation=violation, verdict=verdict, measured=measured):
                     counted.append(
                         Experience(
                             assignment=row.assignment,
@@ -68,6 +70,9 @@ class History:
                             shortfall_bytes=verdict.shortfall_bytes,
                             viable_fraction=verdict.viable_fraction,
                             is_beside_static_share=verdict.cause in BESIDE_STATIC_SHARE,
+                            outside=None
+                            if measured is None
+                            else tuple(measured.estimate(name).value for name in objectives),
                         )
                     )
                 case None if row.host is None:

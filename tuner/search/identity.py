@@ -21,6 +21,7 @@ TERMS: Final[Mapping[str, str]] = {
     "workload": "workload",
     "prompts": "set of prompts",
     "objectives": "objectives",
+    "constraints": "constraints",
     "profiles": "simulated hardware",
 }
 """The attributes that must not change while a study lasts, and what a person calls them; the plainest first."""
@@ -35,6 +36,8 @@ _LATER: Final[Mapping[str, object]] = {
     "thinking": None,
 }
 """Keys of ``[workload]`` that older studies do not have, and the value that they were measured with."""
+_ABSENT: Final[Mapping[str, object]] = {"constraints": []}
+"""What a term was in studies that are older than it."""
 _LONGEST = 4
 """Keys named at most."""
 
@@ -49,6 +52,7 @@ def identity_of(spec: StudySpec) -> dict[str, Any]:
         # What the prompts say counts, not where they lie: a checkout may be moved.
         "prompts": spec.prompts_digest,
         "objectives": [[objective.name, objective.direction.value, objective.unit] for objective in spec.objectives],
+        "constraints": sorted(constraint.text for constraint in spec.constraints),
         "simulated": spec.simulated,
         "profiles": sorted({host.profile for host in spec.hosts if isinstance(host, SimulatedHostSpec)}),
         DETAILS: _details(spec),
@@ -127,7 +131,7 @@ def difference(stored: Mapping[str, Any], spec: StudySpec) -> str | None:
     """Say which term of ``spec`` is not the stored study's; None when it is the same study."""
     wanted = identity_of(spec)
     for key, words in TERMS.items():
-        if stored.get(key) == wanted[key]:
+        if stored.get(key, _ABSENT.get(key)) == wanted[key]:
             continue
         if key == "simulated" and key not in stored:
             continue

@@ -170,7 +170,7 @@ class OptunaLedger:
     def propose(self, host: str) -> Proposal | None:
         """Take the next assignment: the queue's first that still needs running, else the sampler's."""
         with mapped(self._path):
-            history = History.of(self.rows())
+            history = History.of(self.rows(), self._objectives)
             queued = self._queue.take(host, history)
             if queued is not None:
                 return queued

@@ -98,7 +98,7 @@ def encode_outcome(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as JSON values; ``kind`` says which."""
     match outcome:
         case Measured():
-            return {"kind": "measured"} | asdict(outcome)
+            return {"kind": "measured"} | _encode_measured(outcome)
         case Infeasible():
             return {
                 "kind": "infeasible",
@@ -106,7 +106,7 @@ def encode_outcome(outcome: Outcome) -> dict[str, Any]:
                 "state": outcome.state.value,
                 "level": outcome.level,
                 "violation": outcome.violation,
-            }
+            } | ({} if outcome.measured is None else {"measured": _encode_measured(outcome.measured)})
         case Faulted():
             verdict = None if outcome.verdict is None else _encode_verdict(outcome.verdict)
             return {"kind": "faulted", "error": outcome.error, "state": outcome.state.value, "diagnosis": verdict}
@@ -122,17 +122,14 @@ def decode_outcome(entry: dict[str, Any]) -> Outcome:
     """
     match entry["kind"]:
         case "measured":
-            return Measured(
-                single_request_throughput=Estimate(**entry["single_request_throughput"]),
-                aggregate_throughput=Estimate(**entry["aggregate_throughput"]),
-                peak_concurrency=entry["peak_concurrency"],
-            )
+            return _decode_measured(entry)
         case "infeasible":
             return Infeasible(
                 verdict=_decode_verdict(entry["diagnosis"]),
                 state=TrialState(entry["state"]),
                 level=entry["level"],
                 violation=entry["violation"],
+                measured=_decode_measured(entry["measured"]) if "measured" in entry else None,
             )
         case "faulted":
             verdict = entry["diagnosis"]
@@ -161,6 +158,21 @@ def decode_correction(entry: dict[str, Any]) -> Correction:
     """
     ruling = Ruling(**(entry["ruling"] | {"word": Word(entry["ruling"]["word"])}))
     return Correction(ruling=ruling, before=decode_outcome(entry["before"]))
+
+
+def _encode_measured(measured: Measured) -> dict[str, Any]:
+    content = asdict(measured)
+    others = {name: asdict(estimate) for name, estimate in measured.others}
+    return {key: value for key, value in content.items() if key != "others"} | ({"others": others} if others else {})
+
+
+def _decode_measured(entry: dict[str, Any]) -> Measured:
+    return Measured(
+        single_request_throughput=Estimate(**entry["single_request_throughput"]),
+        aggregate_throughput=Estimate(**entry["aggregate_throughput"]),
+        peak_concurrency=entry["peak_concurrency"],
+        others=tuple((name, Estimate(**each)) for name, each in entry.get("others", {}).items()),
+    )
 
 
 def _encode_verdict(verdict: Verdict) -> dict[str, Any]:

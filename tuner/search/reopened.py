@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, Final
 
 import optuna
 
 from tuner.errors import LedgerError
-from tuner.model.metric import OBJECTIVES, Objective
 from tuner.model.space import Assignment, SearchSpace
 from tuner.search.domain import Canonical, Domain
 from tuner.search.history import History
@@ -18,8 +16,6 @@ from tuner.search.lock import StudyLock
 from tuner.search.rows import StoredStudy, read_study
 from tuner.search.samplers import Setting
 from tuner.search.storage import DATABASE, mapped, open_storage
-
-_KNOWN: Final = {objective.name: objective for objective in OBJECTIVES}
 
 
 class _NoSearch:
@@ -62,17 +58,8 @@ def reopen_ledger(
         baseline = next((row.assignment for row in read_study(directory, name).rows if row.baseline), None)
         if baseline is None:
             raise LedgerError(f"{path}: has no baseline trial; begin the study anew")
-        setting = Setting(
-            domain=Domain(space, canonical, baseline), objectives=_objectives(study.metric_names, path), seed=0
-        )
+        setting = Setting(domain=Domain(space, canonical, baseline), objectives=stored.objectives, seed=0)
         ledger = OptunaLedger(
             setting=setting, strategy=_NoSearch(), study=study, storage=storage, path=path, resources=undo.pop_all()
         )
     return ledger, stored
-
-
-def _objectives(names: list[str] | None, path: Path) -> tuple[Objective, ...]:
-    unknown: Any = [name for name in names or [] if name not in _KNOWN]
-    if unknown or not names:
-        raise LedgerError(f"{path}: its objectives are not ours ({', '.join(unknown) or 'none'}); move it away")
-    return tuple(_KNOWN[name] for name in names)

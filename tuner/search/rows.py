@@ -48,6 +48,7 @@ class StoredStudy:
         tuner_version: that began the study.
         rows: settled: see :mod:`tuner.stats.repeats`.
         repeats: how much it spends on being sure, as it was last run.
+        constraints: that a configuration must keep, as people write them.
     """
 
     name: str
@@ -61,6 +62,7 @@ class StoredStudy:
     rows: tuple[TrialRow, ...]
     objectives: tuple[Objective, ...]
     repeats: RepeatTerms
+    constraints: tuple[str, ...] = ()
 
 
 def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
@@ -93,12 +95,12 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
     try:
         result = decode_result(entry)
         corrections = tuple(decode_correction(each) for each in trial.user_attrs.get(CORRECTIONS, ()))
+        outcome = result.outcome
+        values = tuple(values_of(outcome, objectives)) if isinstance(outcome, Measured) else None
     except (KeyError, ValueError, TypeError) as error:
         raise LedgerError(
             f"trial {trial.number}: its result is unreadable ({error!r}); it was written by another version of tuner"
         ) from error
-    outcome = result.outcome
-    values = tuple(values_of(outcome, objectives)) if isinstance(outcome, Measured) else None
     return TrialRow(
         number=trial.number,
         assignment=assignment,
@@ -117,8 +119,12 @@ def row_of(trial: FrozenTrial, objectives: tuple[str, ...]) -> TrialRow:
 
 
 def values_of(outcome: Measured, objectives: tuple[str, ...]) -> list[float]:
-    """Return the values to tell, in the study's order; an objective is a field of Measured."""
-    return [float(getattr(outcome, name).value) for name in objectives]
+    """Return the values to tell, in the study's order.
+
+    Raises:
+        KeyError: the trial was told without one of them.
+    """
+    return [float(outcome.estimate(name).value) for name in objectives]
 
 
 def read_study(directory: str | Path, name: str) -> StoredStudy:
@@ -152,6 +158,7 @@ def read_study(directory: str | Path, name: str) -> StoredStudy:
             rows=rows,
             objectives=objectives,
             repeats=decode_terms(attributes.get(TERMS)),
+            constraints=tuple(attributes.get("constraints", ())),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: was not begun by tuner ({error!r}); move it away to begin anew") from error

@@ -38,7 +38,9 @@ class View(Enum):
     """How a sampler is shown a crashed trial."""
 
     PRUNED = "pruned"  # without values, with its violation: TPE learns from it
-    IMPUTED = "imputed"  # COMPLETE with the worst values measured, and its violation: for those that ignore PRUNED
+    # COMPLETE with its violation, and its own values where only a constraint is broken, else the worst measured: for
+    # those that ignore PRUNED.
+    IMPUTED = "imputed"
 
 
 class ShadowSpace:
@@ -125,7 +127,7 @@ class Shadow:
     def _counted(self, experience: Experience, *, generation: int) -> FrozenTrial:
         values = experience.values
         if values is None and self._view is View.IMPUTED:
-            values = self._imputed
+            values = experience.outside or self._imputed
         return create_trial(
             state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
             values=values,

@@ -33,7 +33,7 @@ def own_outcome(row: TrialRow) -> Outcome | None:
 
 def values_of(outcome: Measured, objectives: Sequence[Objective]) -> tuple[Estimate, ...]:
     """Return one estimate per objective."""
-    return tuple(getattr(outcome, objective.name) for objective in objectives)
+    return tuple(outcome.estimate(objective.name) for objective in objectives)
 
 
 def settled(rows: Sequence[TrialRow], objectives: Sequence[Objective]) -> tuple[TrialRow, ...]:
@@ -103,7 +103,7 @@ def _settle(
     estimates = [combined(values, between) for values, between in zip(by_objective, spread, strict=True)]
     named = {objective.name: estimate for objective, estimate in zip(objectives, estimates, strict=True)}
     peaks = Counter(outcome.peak_concurrency for outcome in outcomes)
-    outcome = replace(row.outcome, peak_concurrency=peaks.most_common(1)[0][0], **named)
+    outcome = replace(row.outcome.with_estimates(named), peak_concurrency=peaks.most_common(1)[0][0])
     return replace(
         row,
         outcome=outcome,
@@ -114,7 +114,8 @@ def _settle(
 
 
 def _died_again(row: TrialRow, dead: TrialRow, outcome: Infeasible) -> Infeasible:
-    text = f"trial {row.number} was measured, but a fresh start of the same configuration died: trial {dead.number}"
+    end = "died" if outcome.measured is None else "broke a limit of the study"
+    text = f"trial {row.number} was measured, but a fresh start of the same configuration {end}: trial {dead.number}"
     verdict = replace(outcome.verdict, advice=f"{text}. {outcome.verdict.advice}".strip())
     return replace(outcome, verdict=verdict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tuner.model.metric import OBJECTIVES
+from tuner.model.metric import OBJECTIVES, Objective
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
 from tuner.model.repeat import Repeat
 from tuner.model.ruling import Correction
@@ -32,6 +32,7 @@ class FakeOptimizer:
         baseline: canonical; queued as trial 0 of an empty study.
         study: of an earlier driver; None begins a new one.
         canonical: an engine's rules for what is queued; None takes everything as it is.
+        objectives: of the study.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class FakeOptimizer:
         baseline: Assignment,
         study: FakeStudy | None = None,
         canonical: Callable[[Assignment], Assignment] | None = None,
+        objectives: tuple[Objective, ...] = OBJECTIVES,
     ) -> None:
+        self.objectives = objectives
         self.study = FakeStudy() if study is None else study
         self.closed = False
         self._candidates = tuple(candidates)
@@ -118,7 +121,7 @@ class FakeOptimizer:
             row,
             outcome=outcome,
             host=result.host,
-            values=_values(outcome),
+            values=self._values(outcome),
             capacity=None if result.effective is None else result.effective.capacity,
             duration_s=result.duration_s,
             finished_s=result.finished_s,
@@ -150,7 +153,7 @@ class FakeOptimizer:
         self.study.rows[number] = replace(
             self.study.rows[number],
             outcome=outcome,
-            values=_values(outcome),
+            values=self._values(outcome),
             corrections=(*row.corrections, before),
         )
         if row.repeat is not None:
@@ -165,7 +168,7 @@ class FakeOptimizer:
 
     def rows(self) -> tuple[TrialRow, ...]:
         """Every trial, by number."""
-        return settled(self.study.rows, OBJECTIVES)
+        return settled(self.study.rows, self.objectives)
 
     def close(self) -> None:
         """Remember that it was closed."""
@@ -199,8 +202,7 @@ class FakeOptimizer:
         self.study.rows.append(row)
         return row
 
-
-def _values(outcome: Outcome) -> tuple[float, ...] | None:
-    if not isinstance(outcome, Measured):
-        return None
-    return (outcome.single_request_throughput.value, outcome.aggregate_throughput.value)
+    def _values(self, outcome: Outcome) -> tuple[float, ...] | None:
+        if not isinstance(outcome, Measured):
+            return None
+        return tuple(outcome.estimate(objective.name).value for objective in self.objectives)
