@@ -76,7 +76,7 @@ def refused(answers: Answers, wish: Wish = WISH, kind: type[TunerError] = Prefli
 
 
 def serving(generation: HttpReply | Callable[[Mapping[str, Any]], HttpReply]) -> Answers:
-    return {"/v1/models": models("m"), "/v1/completions": generation}
+    return {"/v1/models": models("m"), "/v1/chat/completions": generation}
 
 
 # ------------------------------------------------------------------ what it is
@@ -88,12 +88,12 @@ def test_a_server_of_which_only_the_protocol_is_known_is_measured_by_it() -> Non
     assert (visited.facts.has_running_count, visited.facts.is_length_fixed) == (True, True)
     assert visited.workload == WISH.workload
     assert remarks == []
-    assert [call.path for call in control.calls if call.body is not None] == ["/v1/completions"]
+    assert [call.path for call in control.calls if call.body is not None] == ["/v1/chat/completions"]
 
 
 def test_sglang_is_known_by_the_owner_of_its_model() -> None:
     info = reply({"version": "0.5.9", "model_path": "q", "max_total_num_tokens": 1000, "internal_states": [{}]})
-    answers = {"/v1/models": models("q", owner="sglang"), "/server_info": info, "/v1/completions": RUNNING}
+    answers = {"/v1/models": models("q", owner="sglang"), "/server_info": info, "/v1/chat/completions": RUNNING}
     visited, _, _ = look(answers)
     assert (visited.facts.engine, visited.facts.is_recognised, visited.facts.version) == ("sglang", True, "0.5.9")
     assert visited.facts.capacity is not None
@@ -114,9 +114,9 @@ def test_an_engine_that_a_person_names_is_not_asked_for() -> None:
 
 
 def test_nothing_that_changes_a_server_is_ever_called() -> None:
-    answers = {"/v1/models": models("q", owner="sglang"), "/v1/completions": RUNNING}
+    answers = {"/v1/models": models("q", owner="sglang"), "/v1/chat/completions": RUNNING}
     _, control, _ = look(answers)
-    assert {call.path for call in control.calls if call.body is not None} == {"/v1/completions"}
+    assert {call.path for call in control.calls if call.body is not None} == {"/v1/chat/completions"}
 
 
 # ------------------------------------------------------------------ what it takes
@@ -137,7 +137,7 @@ def test_fields_that_a_strict_server_refuses_are_left_out() -> None:
         return stream(chunk("one"), usage(9))
 
     visited, control, remarks = look(serving(strict))
-    assert len([call for call in control.calls if call.path == "/v1/completions"]) == 3
+    assert len([call for call in control.calls if call.path == "/v1/chat/completions"]) == 3
     assert not visited.workload.ignore_eos
     assert not visited.facts.is_length_fixed
     assert any("9 of 16 tokens" in remark for remark in remarks)
@@ -179,7 +179,7 @@ def test_a_refusal_that_no_field_explains_is_quoted() -> None:
     ],
 )
 def test_a_server_that_is_not_there_or_another_is_named_with_the_remedy(answer: HttpReply, expected: str) -> None:
-    assert expected in refused({"/v1/models": answer, "/v1/completions": RUNNING})
+    assert expected in refused({"/v1/models": answer, "/v1/chat/completions": RUNNING})
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_generation_that_cannot_be_measured_says_why(generation: HttpReply, ex
 def test_a_key_that_is_wanted_names_its_option_and_is_never_shown() -> None:
     wanted = {"/v1/models": reply({"error": "Unauthorized"}, 401)}
     assert "--api-key-env" in refused(wanted, kind=UsageError)
-    echoing = {"/v1/models": models("m"), "/v1/completions": reply(f"bad key {KEY}".encode(), 500)}
+    echoing = {"/v1/models": models("m"), "/v1/chat/completions": reply(f"bad key {KEY}".encode(), 500)}
     keyed = replace(WISH, api_key=KEY, key_variable="GPU_KEY")
     assert "in GPU_KEY" in refused(wanted, keyed, UsageError)
     said = refused(echoing, keyed)
@@ -210,7 +210,7 @@ def test_a_key_that_is_wanted_names_its_option_and_is_never_shown() -> None:
 
 
 def test_one_of_several_models_must_be_named_and_must_be_there() -> None:
-    answers = {"/v1/models": models("a", "b"), "/v1/completions": RUNNING}
+    answers = {"/v1/models": models("a", "b"), "/v1/chat/completions": RUNNING}
     assert "--model is needed: the server has a, b" in refused(answers, kind=UsageError)
     assert "--model c: the server has a, b" in refused(answers, replace(WISH, model="c"), UsageError)
     visited, control, _ = look(answers, replace(WISH, model="b"))
@@ -220,7 +220,7 @@ def test_one_of_several_models_must_be_named_and_must_be_there() -> None:
 
 def test_a_gateway_without_a_list_of_models_is_believed_the_model_it_is_given() -> None:
     wish = replace(WISH, model="m")
-    assert look({"/v1/completions": RUNNING}, wish)[0].facts.model == "m"
+    assert look({"/v1/chat/completions": RUNNING}, wish)[0].facts.model == "m"
     assert "--model m: the server does not know it" in refused({}, wish, UsageError)
 
 
