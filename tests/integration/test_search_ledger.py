@@ -12,6 +12,7 @@ from optuna.trial import TrialState as State
 
 from tuner.errors import LedgerError, UsageError
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState
+from tuner.model.repeat import Purpose, Repeat
 from tuner.model.space import Assignment
 from tuner.report.front import front_rows
 from tuner.search.ledger import OptunaLedger, open_ledger
@@ -273,3 +274,57 @@ def test_an_unknown_sampler_is_refused_before_a_folder_is_made(tmp_path: Path) -
     with pytest.raises(UsageError, match="sampler 'magic'"):
         open_ledger(small_spec(tmp_path, sampler="magic"), canonical)
     assert list(tmp_path.iterdir()) == []
+
+
+def again(ledger: OptunaLedger, of: int, outcome: Outcome) -> int:
+    proposal = ledger.repeat(Repeat(of=of, purpose=Purpose.CONFIRMATION), "gpu01")
+    ledger.tell(result_of(proposal, outcome, study=NAME))
+    return proposal.number
+
+
+def test_optuna_sees_a_confirmed_trial_once_with_what_its_starts_together_say(
+    ledger: OptunaLedger, tmp_path: Path
+) -> None:
+    lucky = end(ledger, measured(234, 1979))
+    other = end(ledger, measured(210, 1950))
+    for _ in range(2):
+        again(ledger, lucky, measured(150, 1400))
+    with optunas_view(tmp_path) as study:
+        assert study.trials[lucky].values == pytest.approx([178, 1593])
+        assert [trial.number for trial in study.best_trials] == [other], "who led by luck does not lead any more"
+        repeats = study.trials[2:]
+        assert [trial.state for trial in repeats] == [State.FAIL] * 2
+        assert [trial.user_attrs["repeat_of"] for trial in repeats] == [lucky] * 2
+    stored = read_study(tmp_path / "study", NAME)
+    assert [row.number for row in front_rows(stored.rows)] == [other]
+    assert stored.rows == ledger.rows()
+
+
+def test_optuna_has_no_front_with_a_trial_that_died_when_it_was_confirmed(ledger: OptunaLedger, tmp_path: Path) -> None:
+    end(ledger, measured(234, 1979))
+    end(ledger, measured(100, 900))
+    again(ledger, 0, infeasible())
+    with optunas_view(tmp_path) as study:
+        assert study.trials[0].state is State.PRUNED
+        assert study.trials[0].values is None
+        assert study.trials[0].user_attrs["outcome"] == "infeasible"
+        assert [trial.number for trial in study.best_trials] == [1]
+        assert study.trials[0].system_attrs["constraints"][0] > 0
+
+
+def test_a_driver_killed_before_it_showed_a_confirmation_shows_it_at_the_next_start(tmp_path: Path) -> None:
+    killed = open_ledger(full_spec(tmp_path), canonical)
+    end(killed, measured(200, 1000))
+    proposal = killed.repeat(Repeat(of=0, purpose=Purpose.CONFIRMATION), "gpu01")
+    outcome = measured(100, 1000)
+    trial = killed._trials(State.RUNNING)[0]
+    killed._record(trial, encode_result(result_of(proposal, outcome, study=NAME)), outcome)
+    killed.close()
+    resumed = open_ledger(full_spec(tmp_path), canonical)
+    assert resumed.settle() == ()
+    assert resumed.settle() == ()
+    assert resumed.rows()[0].values == pytest.approx((150, 1000))
+    resumed.close()
+    with optunas_view(tmp_path) as study:
+        assert study.trials[0].values == pytest.approx([150, 1000])
+        assert [trial.state for trial in study.trials] == [State.COMPLETE, State.FAIL]

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import AssignmentRejected
-from tuner.model.outcome import Cause, Faulted, Interrupted, Measured, MemoryDirection, Outcome, TrialState
+from tuner.model.outcome import (
+    Cause,
+    Faulted,
+    Infeasible,
+    Interrupted,
+    Measured,
+    MemoryDirection,
+    Outcome,
+    TrialState,
+)
+from tuner.model.repeat import Purpose, Repeat
 from tuner.model.ruling import Correction, Ruling, Word, corrected, ended_by
 from tuner.model.space import Assignment
 from tuner.ports import Optimizer, Proposal
@@ -314,6 +324,104 @@ class OptimizerSuite:
             with pytest.raises(ValueError, match=f"trial {trial}"):
                 optimizer.correct(trial, outcome, Correction(ruling=ruling(Word.INFEASIBLE), before=faulted()))
         assert optimizer.rows() == before
+
+    def again(self, optimizer: Optimizer, of: int, outcome: Outcome) -> Proposal:
+        """Measure a trial once more, to confirm it."""
+        proposal = optimizer.repeat(Repeat(of=of, purpose=Purpose.CONFIRMATION), "gpu01")
+        optimizer.tell(result_of(proposal, outcome, study=STUDY))
+        return proposal
+
+    def test_a_repeat_is_a_trial_of_its_own_with_the_configuration_of_another(self, optimizer: Optimizer) -> None:
+        """And it runs the base command as it stands where that one did."""
+        first = self.end(optimizer, measured(100, 1000))
+        repeat = Repeat(of=first.number, purpose=Purpose.LEVEL)
+        proposal = optimizer.repeat(repeat, "gpu02")
+        assert (proposal.number, proposal.assignment, proposal.baseline) == (1, first.assignment, True)
+        assert proposal.repeat == repeat
+        row = optimizer.rows()[1]
+        assert (row.repeat, row.host, row.outcome, row.counts) == (repeat, "gpu02", None, False)
+
+    def test_what_is_measured_again_shows_the_mean_of_its_starts(self, optimizer: Optimizer) -> None:
+        """Each start keeps what it measured itself."""
+        self.end(optimizer, measured(120, 900))
+        for value in (100, 110):
+            self.again(optimizer, 0, measured(value, 900))
+        row, *repeats = optimizer.rows()
+        assert row.values == pytest.approx((110, 900))
+        assert row.starts == (0, 1, 2)
+        assert row.own == measured(120, 900)
+        assert [each.values for each in repeats] == [(100.0, 900.0), (110.0, 900.0)]
+        assert row.counts
+        assert not any(each.counts for each in repeats)
+
+    def test_the_search_goes_on_as_if_nothing_were_measured_again(self, optimizer: Optimizer) -> None:
+        """The space is still walked once, also while a repeat runs or has failed."""
+        seen = [self.end(optimizer, measured(100, 1000)).assignment]
+        self.again(optimizer, 0, measured(101, 1001))
+        self.again(optimizer, 0, faulted())
+        self.again(optimizer, 0, interrupted())
+        optimizer.repeat(Repeat(of=0, purpose=Purpose.CONFIRMATION), "gpu09")
+        while (proposal := optimizer.propose("gpu01")) is not None:
+            seen.append(proposal.assignment)
+            optimizer.tell(result_of(proposal, measured(90, 900), study=STUDY))
+        assert len(seen) == len(set(seen)) == SMALL_COUNT
+
+    def test_a_configuration_that_dies_when_it_is_measured_again_is_infeasible(self, optimizer: Optimizer) -> None:
+        """What it measured first is kept, and a person may say that the death was not its fault."""
+        self.end(optimizer, measured(100, 1000))
+        dead = self.again(optimizer, 0, infeasible())
+        row = optimizer.rows()[0]
+        assert isinstance(row.outcome, Infeasible)
+        assert (row.values, row.own) == (None, measured(100, 1000))
+        assert f"trial {dead.number}" in row.outcome.verdict.advice
+        self.overrule(optimizer, dead.number, Word.RETRY)
+        row = optimizer.rows()[0]
+        assert (row.outcome, row.values) == (measured(100, 1000), (100.0, 1000.0))
+        assert self.take(optimizer).assignment != row.assignment, "it is not queued for that"
+
+    def test_a_persons_word_stands_above_what_is_measured_again(self, optimizer: Optimizer) -> None:
+        """Taking it back gives what its starts together say, and counts none of them twice."""
+        self.end(optimizer, measured(120, 1000))
+        self.again(optimizer, 0, measured(100, 1000))
+        self.overrule(optimizer, 0, Word.INFEASIBLE)
+        self.again_is_refused(optimizer, 0)
+        assert optimizer.rows()[0].values is None
+        self.overrule(optimizer, 0, Word.MEASURED)
+        row = optimizer.rows()[0]
+        assert row.values == pytest.approx((110, 1000))
+        assert row.own == measured(120, 1000)
+
+    @staticmethod
+    def again_is_refused(optimizer: Optimizer, of: int) -> None:
+        """Hold that a trial cannot be measured again, and that nothing is begun."""
+        before = optimizer.rows()
+        with pytest.raises(ValueError, match=f"trial {of}: was not measured"):
+            optimizer.repeat(Repeat(of=of, purpose=Purpose.CONFIRMATION), "gpu01")
+        assert optimizer.rows() == before
+
+    def test_only_a_measured_trial_of_the_search_is_measured_again(self, optimizer: Optimizer) -> None:
+        """Not one that died or does not exist, nor a repeat."""
+        self.end(optimizer, measured(100, 1000))
+        self.end(optimizer, infeasible())
+        repeat = self.again(optimizer, 0, measured(100, 1000))
+        for number in (1, repeat.number, 99, -1):
+            self.again_is_refused(optimizer, number)
+
+    def test_after_a_killed_driver_a_repeat_is_interrupted_and_nothing_is_queued(self, tmp_path: Path) -> None:
+        """Whoever plans repeats sees that one is missing; what was measured counts once."""
+        killed = self.open(tmp_path)
+        self.end(killed, measured(120, 900))
+        self.again(killed, 0, measured(100, 900))
+        lost = killed.repeat(Repeat(of=0, purpose=Purpose.CONFIRMATION), "gpu01")
+        killed.close()
+        resumed = self.open(tmp_path)
+        assert resumed.settle() == (lost.number,)
+        assert resumed.settle() == ()
+        rows = resumed.rows()
+        assert isinstance(rows[lost.number].outcome, Interrupted)
+        assert rows[0].values == pytest.approx((110, 900))
+        assert self.take(resumed).assignment != rows[0].assignment
+        resumed.close()
 
     def test_closing_twice_is_no_error(self, optimizer: Optimizer) -> None:
         """Clean-up runs from several places."""
