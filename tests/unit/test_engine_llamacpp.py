@@ -150,6 +150,12 @@ def test_tokens_are_counted_by_timings_on_every_chunk_and_by_usage_at_the_end() 
     assert (last.has_content, last.tokens_total, last.prompt_tokens, last.finish_reason) == (False, 6, 9, "length")
 
 
+def test_timings_tell_of_drafts_and_of_the_prompt_cache() -> None:
+    timings = {"predicted_n": 40, "draft_n": 30, "draft_n_accepted": 24, "cache_n": 3, "prompt_n": 5}
+    found = LLAMACPP.read_event(orjson.dumps({"choices": [{"text": "x"}], "timings": timings}))
+    assert (found.tokens_total, found.verify_steps, found.cached_tokens) == (40, 16, 3)
+
+
 def test_forward_passes_are_tokens_less_the_drafts_that_came_with_them() -> None:
     body = b"""\
 llamacpp:tokens_predicted_total 240

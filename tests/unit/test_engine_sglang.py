@@ -13,9 +13,11 @@ from tuner.engines import engine
 from tuner.errors import AssignmentRejected, UsageError
 from tuner.model.http import HttpReply
 from tuner.model.outcome import Cause, Ending, TrialState
+from tuner.model.prompt import plain_prompt
 from tuner.model.record import Counters
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Capacity, Command
+from tuner.model.workload import Workload
 
 SGLANG = engine("sglang")
 SPACE = read_space(Path(__file__).parents[2], "sglang-mtp")
@@ -230,8 +232,70 @@ sglang:spec_verify_calls_total{model_name="m"} 4e1
 sglang:num_running_reqs{model_name="m",tp_rank="0"} 3.0
 """
     assert SGLANG.counters(HttpReply(status=200, body=body)) == Counters(
-        generated_tokens=128.0, verify_steps=40.0, running=3.0, queued=None
+        generated_tokens=128.0, verify_steps=40.0, running=3.0, queued=None, retractions=0.0
     )
+
+
+def test_counters_tell_what_the_queue_the_cache_and_the_drafts_did() -> None:
+    body = b"""\
+sglang:prompt_tokens_total{is_streaming="true"} 900.0
+sglang:cached_tokens_total{cache_source="device"} 30.0
+sglang:cached_tokens_total{cache_source="host"} 6.0
+sglang:num_retracted_reqs{tp_rank="0"} 1.0
+sglang:num_retracted_requests_total{tp_rank="0"} 4.0
+sglang:queue_time_seconds_bucket{le="0.1",tp_rank="0"} 3.0
+sglang:queue_time_seconds_sum{tp_rank="0"} 2.5
+sglang:queue_time_seconds_count{tp_rank="0"} 5.0
+sglang:token_usage{dp_rank="0"} 0.41
+sglang:token_usage{dp_rank="1"} 0.93
+sglang:full_token_usage{dp_rank="0"} 0.40
+sglang:spec_num_draft_tokens{tp_rank="0"} 4.0
+"""
+    assert SGLANG.counters(HttpReply(status=200, body=body)) == Counters(
+        prompt_tokens=900.0,
+        cached_tokens=36.0,
+        retractions=4.0,
+        queue_time_s=2.5,
+        queue_waits=5.0,
+        kv_usage=0.93,
+        drafts_a_step=3.0,
+    )
+
+
+def test_a_server_without_a_prefix_hit_does_not_print_their_total_and_had_none() -> None:
+    assert SGLANG.counters(HttpReply(status=200, body=b"sglang:prompt_tokens_total 9\n")).cached_tokens == 0.0
+    assert SGLANG.counters(HttpReply(status=200, body=b"sglang:num_queue_reqs 0\n")).cached_tokens is None
+
+
+def test_a_stream_asks_for_what_speculation_and_the_prefix_cache_did_for_it_and_reads_it() -> None:
+    call = SGLANG.generation_call(plain_prompt("x"), max_tokens=1, workload=Workload(), stream=True, seed=0)
+    assert call.body is not None
+    assert (call.body["return_spec_tokens_details"], call.body["return_cached_tokens_details"]) == (True, True)
+    event = {
+        "choices": [],
+        "sglext": {
+            "cached_tokens_details": {"device": 4, "host": 2},
+            "spec_tokens_details": {"spec_verify_ct": 10, "spec_correct_drafts_histogram": [1, 2, 7]},
+        },
+    }
+    found = SGLANG.read_event(orjson.dumps(event))
+    assert (found.cached_tokens, found.verify_steps, found.accepted) == (6, 10, (1, 2, 7))
+    assert (found.has_content, found.tokens_total, found.error) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [None, 3, {"spec_tokens_details": [1]}, {"spec_tokens_details": {"spec_correct_drafts_histogram": ["1"]}}],
+    ids=["null", "a-number", "of-several-replies", "no-counts"],
+)
+def test_what_else_an_extension_says_is_passed_over(extension: object) -> None:
+    found = SGLANG.read_event(orjson.dumps({"choices": [], "sglext": extension}))
+    assert (found.verify_steps, found.accepted, found.error) == (None, (), None)
+
+
+def test_the_usage_says_how_much_of_the_prompt_was_in_the_cache() -> None:
+    usage = {"completion_tokens": 6, "prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 5}}
+    assert SGLANG.read_event(orjson.dumps({"choices": [], "usage": usage})).cached_tokens == 5
 
 
 def test_the_names_of_flags_in_the_line_of_settings_are_no_cause() -> None:

@@ -82,19 +82,43 @@ class Connections:
 
 
 class Control:
-    """Answers the counters: each reading 100 tokens and 25 steps further."""
+    """A server that counts nothing; it answers with ``status``."""
 
-    def __init__(self, status: int = 200) -> None:
+    def __init__(self, status: int = 501) -> None:
         self._status = status
         self.paths: list[str] = []
 
     async def call(self, call: HttpCall) -> HttpReply:
         self.paths.append(call.path)
-        counts = {"generated_tokens": 100 * len(self.paths), "verify_steps": 25 * len(self.paths)}
-        return HttpReply(status=self._status, body=json.dumps(counts).encode())
+        return HttpReply(status=self._status, body=self.counts())
+
+    def counts(self) -> bytes:
+        return b"{}"
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+class Counting(Control):
+    """Counts what ``answer`` sends, four tokens a step, and what others get: ``factor`` - 1 of it."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__(status=200)
+        self._factor = factor
+        self.generated = 1000
+
+    async def answer(self, _: HttpCall, sink: StreamSink) -> StreamEnd:
+        self.generated += 1
+        sink.sent(time.perf_counter())
+        sink.feed(usage(1), time.perf_counter())
+        await asyncio.sleep(0.01)
+        self.generated += 4
+        sink.feed(usage(5) + b"data: [DONE]\n\n", time.perf_counter())
+        return StreamEnd(ended_s=time.perf_counter(), status=200)
+
+    def counts(self) -> bytes:
+        generated = 1000 + round((self.generated - 1000) * self._factor)
+        return json.dumps({"generated_tokens": generated, "verify_steps": generated / 4}).encode()
 
 
 def measure(
@@ -148,13 +172,39 @@ def test_the_headers_of_the_target_go_with_every_request() -> None:
 
 
 def test_the_acceptance_length_comes_from_the_counters_of_this_leg() -> None:
-    control = Control()
-    result, _, _ = measure(answer, control=control)
-    assert control.paths == ["/counters", "/counters", "/abort"]
+    control = Counting()
+    result, _, _ = measure(control.answer, control=control)
+    assert control.paths[-1] == "/abort"
     assert result.speculation is not None
     assert result.speculation.acceptance_length == 4.0
     assert result.single_request_throughput is not None
     assert result.speculation.step_time_s == pytest.approx(4.0 / result.single_request_throughput.value)
+
+
+def test_replies_and_counters_that_agree_are_kept_with_the_leg() -> None:
+    control = Counting()
+    result, _, _ = measure(control.answer, control=control)
+    assert result.tokens is not None
+    assert result.tokens.difference == 0
+    assert result.tokens.counters > 0
+
+
+def test_a_leg_beside_another_client_of_the_server_is_void() -> None:
+    control = Counting(factor=1.5)
+    with pytest.raises(MeasurementFault, match=r"concurrency 2: the replies count \d+ tokens and the server's own"):
+        measure(control.answer, control=control)
+
+
+def test_a_failed_request_leaves_the_tokens_unchecked() -> None:
+    control = Counting(factor=1.5)
+    calls = itertools.count()
+
+    async def some_fail(call: HttpCall, sink: StreamSink) -> StreamEnd:
+        return await (refuse(call, sink) if next(calls) == 3 else control.answer(call, sink))
+
+    result, _, _ = measure(some_fail, control=control)
+    assert result.failed == 1
+    assert result.tokens is None
 
 
 def test_counters_that_cannot_be_read_are_not_measured() -> None:

@@ -249,9 +249,15 @@ class LlamaCppAdapter:
             return openai_stream.read_event(event)
         delta = openai_stream.delta_of(message)
         timings = message.get("timings")
-        if delta.tokens_total is not None or not isinstance(timings, dict):
+        if not isinstance(timings, dict):
             return delta
-        return replace(delta, tokens_total=_integer(timings.get("predicted_n")))
+        made, accepted = _integer(timings.get("predicted_n")), _integer(timings.get("draft_n_accepted"))
+        return replace(
+            delta,
+            tokens_total=made if delta.tokens_total is None else delta.tokens_total,
+            cached_tokens=_integer(timings.get("cache_n")) if delta.cached_tokens is None else delta.cached_tokens,
+            verify_steps=made - accepted if made is not None and accepted is not None else None,
+        )
 
     def flush_call(self) -> HttpCall | None:
         """There is none: requests ask for no prompt cache instead."""

@@ -11,7 +11,7 @@ import orjson
 from tuner.engines import openai_request, openai_stream
 from tuner.engines.flags import Argv, Flag, FlagSet
 from tuner.engines.logs.reader import GrammarReader
-from tuner.engines.metrics_text import totals
+from tuner.engines.metrics_text import totals, values
 from tuner.engines.secrets import scrub
 from tuner.engines.sglang_log import GRAMMAR
 from tuner.errors import AssignmentRejected, HostFault, UsageError
@@ -199,6 +199,9 @@ class SglangAdapter:
         }
         if stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+            # What one request got out of speculation and the prefix cache; releases before 0.5.23 ignore it.
+            body["return_spec_tokens_details"] = True
+            body["return_cached_tokens_details"] = True
         return HttpCall(path=openai_request.PATHS[workload.api], body=body, timeout_s=workload.request_timeout_s)
 
     def generated_tokens(self, reply: HttpReply) -> int | None:
@@ -226,11 +229,24 @@ class SglangAdapter:
         return HttpCall(path="/metrics")
 
     def counters(self, reply: HttpReply) -> Counters:
-        """Sum over labels. Both totals move when a request finishes, not while it runs."""
+        """Sum over labels; the totals move when a request finishes, not while it runs.
+
+        A server without a prefix hit, or without a retraction, does not print that total at all: it is 0.
+        """
         if reply.status != 200:
             return Counters()
         found = totals(reply.body, _METRICS.values())
-        return Counters(**{field: found.get(name) for field, name in _METRICS.items()})
+        read: dict[str, Any] = {field: found.get(name) for field, name in _METRICS.items()}
+        if read["prompt_tokens"] is not None and read["cached_tokens"] is None:
+            read["cached_tokens"] = 0.0
+        if read["running"] is not None and read["retractions"] is None:
+            read["retractions"] = 0.0
+        drafts = max(values(reply.body, _DRAFT_TOKENS), default=0.0)
+        return Counters(
+            **read,
+            kv_usage=max(values(reply.body, _KV_USAGE), default=None),  # the fullest rank's
+            drafts_a_step=drafts - 1 if drafts > 1 else None,  # the first of the verified tokens is the model's own
+        )
 
     def scrub(self, text: str) -> str:
         """Mask the keys SGLang prints in its log, ``/server_info`` and process titles."""
@@ -240,9 +256,16 @@ class SglangAdapter:
 _METRICS = {
     "generated_tokens": "sglang:generation_tokens_total",
     "verify_steps": "sglang:spec_verify_calls_total",
+    "prompt_tokens": "sglang:prompt_tokens_total",
+    "cached_tokens": "sglang:cached_tokens_total",
+    "retractions": "sglang:num_retracted_requests_total",
+    "queue_time_s": "sglang:queue_time_seconds_sum",
+    "queue_waits": "sglang:queue_time_seconds_count",
     "running": "sglang:num_running_reqs",
     "queued": "sglang:num_queue_reqs",
 }
+_KV_USAGE = "sglang:token_usage"
+_DRAFT_TOKENS = "sglang:spec_num_draft_tokens"
 
 
 def _canonical_triple(assignment: Assignment) -> dict[str, Value]:

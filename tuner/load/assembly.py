@@ -10,6 +10,7 @@ from tuner.load.reading import Reading
 from tuner.model.account import ClientHealth, Spread
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import Leg
+from tuner.stats.classes import class_results
 from tuner.stats.latency import e2e_s, gaps_s, spread, tpot_s, ttft_s
 from tuner.stats.pairs import speeds_by_prompt
 from tuner.stats.wall import requests_per_s, wall_throughput
@@ -58,7 +59,10 @@ def assemble(
         requests_per_s=requests_per_s(ended, window),
         wall_throughput=wall_throughput(ended),
         occupancy=None if reading is None else reading.occupancy,
-        speculation=account.speculation(single),
+        tokens=account.tokens,
+        speculation=account.speculation(inside, single),
+        server=account.server([r for r in ended if r.status is RequestStatus.OK], window),
+        classes=class_results(inside),
         by_prompt=speeds_by_prompt(r for r in marked if r.in_window) if leg.concurrency == 1 else (),
     )
     return result, marked

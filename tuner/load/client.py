@@ -19,6 +19,7 @@ from tuner.model.prompt import Prompt
 from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import ControlClient, Leg, LoadProgress, ProgressSink, Target
 from tuner.stats.steadiness import is_warm
+from tuner.stats.tokens import disagreement
 from tuner.stats.window import decode_speeds, median_decode_s
 
 _PROGRESS_S = 0.2
@@ -74,23 +75,23 @@ class HttpLoadGenerator:
         """Run one leg to its end.
 
         Raises:
-            MeasurementFault: the client was the bottleneck.
+            MeasurementFault: the client was the bottleneck, or replies and counters disagree about the tokens.
             UsageError: the prompts or the address cannot be used.
         """
         prompts = self._queue(target, leg.salt)
         account = ServerAccount(target, control)
-        await account.open()
-        loop = ClosedLoop(
-            target,
-            concurrency=leg.concurrency,
-            prompts=prompts,
-            connect=self._connect,
-            request_s=request_s(self._lasted_s, leg.concurrency),
-        )
-        async with watching() as watch, loop:
-            decision = await _until_over(loop, target, leg, progress)
-            health = watch.health()
-            await account.close()
+        async with account:
+            loop = ClosedLoop(
+                target,
+                concurrency=leg.concurrency,
+                prompts=prompts,
+                connect=self._connect,
+                request_s=request_s(self._lasted_s, leg.concurrency),
+            )
+            async with watching() as watch, loop:
+                decision = await _until_over(loop, target, leg, progress)
+                health = watch.health(loop.reads, loop.records)
+                await account.close(loop)
         await account.abort()
         # A server that refuses at once makes any client busy: its failures say more than our load.
         is_clean = all(record.status in _NO_FAILURE for record in loop.records)
@@ -100,6 +101,9 @@ class HttpLoadGenerator:
                 f"{target.base_url}, concurrency {leg.concurrency}: the client was the bottleneck: {why}; "
                 "free the machine that makes the load and measure again"
             )
+        differs = disagreement(account.tokens)
+        if differs is not None:
+            raise MeasurementFault(f"{target.base_url}, concurrency {leg.concurrency}: {differs} and measure again")
         self._remember(loop.records, leg.concurrency)
         return assemble(
             leg,

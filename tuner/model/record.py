@@ -151,7 +151,9 @@ class Counters:
         queue_waits: how many waits that sum is of.
         running: requests being decoded now.
         queued: requests waiting now.
-        kv_usage: share of the cache in use now.
+        kv_usage: share of the cache in use now, of the fullest where there are several.
+        drafts_a_step: draft tokens proposed in one verification step.
+        is_live: the totals grow with each token; otherwise when a request ends.
     """
 
     generated_tokens: float | None = None
@@ -164,3 +166,5 @@ class Counters:
     running: float | None = None
     queued: float | None = None
     kv_usage: float | None = None
+    drafts_a_step: float | None = None
+    is_live: bool = False

@@ -210,13 +210,14 @@ class FakeEngine:
         return HttpCall(path="/counters")
 
     def counters(self, reply: HttpReply) -> Counters:
-        """Read the four totals."""
+        """Read what its server counts with each token."""
         value = (_object(reply.body) if reply.status == 200 else None) or {}
         return Counters(
             generated_tokens=value.get("generated_tokens"),
             verify_steps=value.get("verify_steps"),
             running=value.get("running"),
             queued=value.get("queued"),
+            is_live=bool(value),
         )
 
     def scrub(self, text: str) -> str:
