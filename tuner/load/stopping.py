@@ -17,7 +17,7 @@ from tuner.stats.batches import batch_size, look_share, next_look, required_batc
 from tuner.stats.steadiness import is_steady
 from tuner.stats.window import most_at_once, opening_s
 
-_PERIODS_A_READING = 4  # a reading without a new batch is only for the reader of the progress
+_PERIODS_A_READING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,11 @@ class LegWatch:
         leg: what is wanted.
         request_timeout_s: after which a request has failed.
         began_s: when the leg began.
+        refresh_s: a reading without a new batch, which is only for those who watch the progress, is made
+            when the last is this old; None: four periods.
     """
 
-    def __init__(self, leg: Leg, *, request_timeout_s: float, began_s: float) -> None:
+    def __init__(self, leg: Leg, *, request_timeout_s: float, began_s: float, refresh_s: float | None = None) -> None:
         self._leg = leg
         self._request_timeout_s = request_timeout_s
         self._began_s = began_s
@@ -54,6 +56,7 @@ class LegWatch:
         self._looks = 0
         self._next_look = required_batches(leg.concurrency)
         self.period_s = evaluation_period_s(leg)
+        self._refresh_s = _PERIODS_A_READING * self.period_s if refresh_s is None else refresh_s
 
     def look(
         self,
@@ -92,7 +95,7 @@ class LegWatch:
         reader.take(records)
         window_s = now_s - reader.opened_s
         is_due = window_s >= leg.min_s and self._is_due(reader, now_s)
-        is_stale = now_s - self._read_s >= _PERIODS_A_READING * self.period_s
+        is_stale = now_s - self._read_s >= self._refresh_s
         is_late = self._is_over(window_s, is_converged=False)
         if not (is_due or is_stale or is_late or self._reading is None):
             return Decision(reading=self._reading)
@@ -113,7 +116,7 @@ class LegWatch:
 
     def _is_due(self, reader: LegReader, now_s: float) -> bool:
         if self._leg.until_steady:
-            return now_s - self._read_s >= _PERIODS_A_READING * self.period_s
+            return now_s - self._read_s >= self._refresh_s
         return self._samples(reader, now_s) >= self._next_look
 
     def _is_converged(self, reading: Reading) -> bool:

@@ -31,7 +31,7 @@ from tuner.ports import Leg
 from tuner.stats.window import Arrivals
 
 _MEAN_TOKENS = 512
-_CHUNKS = 16  # a request's curve is kept at about so many of its events; it is a line between them
+_CHUNKS = 8  # a request's curve is kept at about so many of its events; it is a line between them
 _WORST_LUCK = 0.3
 
 
@@ -227,12 +227,12 @@ def stop(fluid: Fluid, leg: Leg, seed: int) -> Stopped:
     """Run one leg until the product's own rule ends it.
 
     The slots start spread over an average request, as they do after the legs before. The leg is
-    looked at a moment after the end of every (c/4)-th request.
+    looked at after the end of every (c/2)-th request.
     """
     run = Run(fluid, seed, spread_s=fluid.request_s)
-    watch = LegWatch(leg, request_timeout_s=leg.max_s, began_s=0.0)
+    watch = LegWatch(leg, request_timeout_s=leg.max_s, began_s=0.0, refresh_s=math.inf)
     while True:
-        for _ in range(max(1, fluid.concurrency // 4)):
+        for _ in range(max(1, fluid.concurrency // 2)):
             run.step()
         decision = watch.look(run.now_s, run.started_s, run.records, run.live())
         if decision.is_over:
