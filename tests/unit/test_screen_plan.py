@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tuner.model.lease import LeaseTerms
 from tuner.model.outcome import Faulted, TrialState
+from tuner.model.repeat import RepeatTerms
 from tuner.model.study import HostCare, ProcessHostSpec, Reach, SimulatedHostSpec, SshLogin, UnitHostSpec
 from tuner.model.trial import Command
 from tuner.screen.plan import command_lines, ending_lines, host_words, plan_lines, time_words
@@ -179,3 +180,11 @@ def test_a_trial_under_way_without_a_driver_was_cut_off() -> None:
 
 def test_status_fits_a_narrow_terminal() -> None:
     assert max(map(len, drawn(running=True, width=80))) <= 80
+
+
+def test_the_plan_says_what_is_measured_again_where_anything_is() -> None:
+    terms = RepeatTerms(confirmations=2, baseline_every=8)
+    (line,) = (line for line in plan_lines(replace(spec_of(), repeats=terms)) if line.startswith("repeats"))
+    assert "the baseline after every 8 trials of a host, winners and near misses 2 times each at the end" in line
+    assert line.endswith("; at most 24 in all")
+    assert not any(line.startswith("repeats") for line in plan_lines(spec_of()))

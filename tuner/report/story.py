@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Measured, Outcome, TrialState, Verdict
 from tuner.model.record import LegResult
+from tuner.model.repeat import Repeat
 from tuner.model.ruling import Correction
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
@@ -55,6 +56,9 @@ class Story:
         following: the next trial of the same host; None: none yet.
         log: path of the whole log; None: there is none.
         gaps: what of the evidence is missing.
+        repeat: set where it measures another trial once more.
+        own: how its own start ended, where repeats made something else of ``outcome``.
+        starts_combined: the trials that ``outcome`` is made of, where there are several.
     """
 
     study: str
@@ -82,6 +86,9 @@ class Story:
     following: TrialRow | None
     log: str | None
     gaps: tuple[str, ...]
+    repeat: Repeat | None = None
+    own: Outcome | None = None
+    starts_combined: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +156,9 @@ def tell(row: TrialRow, found: Evidence | None, around: Surroundings) -> Story:
         following=next((other for other in later if row.host is not None and other.host == row.host), None),
         log=around.log,
         gaps=found.gaps,
+        repeat=row.repeat,
+        own=row.own,
+        starts_combined=row.starts if len(row.starts) > 1 else (),
     )
 
 

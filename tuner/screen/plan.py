@@ -51,6 +51,16 @@ def _continued(lines: Sequence[str], index: int) -> str:
     return " \\" if index < len(lines) - 1 else ""
 
 
+def _repeats(spec: StudySpec) -> list[str]:
+    """Say what is measured again on fresh starts; nothing where nothing is."""
+    terms = spec.repeats
+    most = terms.limit(spec.trials)
+    parts = [f"the baseline after every {terms.baseline_every} trials of a host"] if terms.baseline_every else []
+    if terms.confirmations:
+        parts.append(f"winners and near misses {counted(terms.confirmations, 'time')} each at the end")
+    return [f"{', '.join(parts)}; at most {most} in all"] if parts and most else []
+
+
 def plan_lines(spec: StudySpec) -> list[str]:
     """Say what a run of ``spec`` would do, for how long and where the results would go."""
     names = short_names([parameter.name for parameter in spec.space.parameters])
@@ -62,6 +72,7 @@ def plan_lines(spec: StudySpec) -> list[str]:
         *(_labelled("", f"{parameter.name}: {describe(parameter)}") for parameter in spec.space.parameters),
         _labelled("trial 0", f"{settings(spec.baseline, names)} (the command above as it stands)"),
         _labelled("trials", f"{spec.trials}, sampler {spec.sampler}, seed {spec.seed}"),
+        *(_labelled("repeats", text) for text in _repeats(spec)),
         *aim_lines(spec),
         *(
             _labelled("" if index else "workload", text)

@@ -22,6 +22,7 @@ from tuner.screen.words import (
     duration,
     outcome_words,
     rate,
+    repeat_words,
     settings,
     state_words,
     time_of_day,
@@ -66,7 +67,8 @@ def _title(story: Story) -> str:
     where = f" on {story.host}" if story.host else ""
     base = ", the base command as it stands" if story.baseline else ""
     took = "" if story.took_s is None else f" {'for' if story.outcome is None else 'after'} {duration(story.took_s)}"
-    return f"{story.study}{badge}, trial {story.number}{where}{base}: {story.status}{took}"
+    again = "" if story.repeat is None else f", {repeat_words(story.repeat)}"
+    return f"{story.study}{badge}, trial {story.number}{where}{again or base}: {story.status}{took}"
 
 
 def _ending(story: Story) -> Iterator[str]:
@@ -80,6 +82,11 @@ def _ending(story: Story) -> Iterator[str]:
     yield f"{story.what if is_word_for_word else sentence(story.what)}{cause}"
     if story.outcome is not None and not cause and story.status != "interrupted":
         yield sentence(outcome_words(story.outcome))
+    if story.starts_combined:
+        numbers = ", ".join(str(number) for number in story.starts_combined)
+        yield f"That is over {counted(len(story.starts_combined), 'start')} of the same: trials {numbers}"
+    if story.own is not None:
+        yield f"Its own start alone: {outcome_words(story.own)}"
     if isinstance(story.outcome, Faulted) and story.outcome.verdict is not None:
         yield " ".join(story.outcome.error.split())
 
@@ -169,7 +176,8 @@ def _next(story: Story, names: dict[str, str]) -> Iterator[str]:
     for row in story.before:
         yield f"the same settings before: trial {row.number}, {_became(row)}"
     for row in story.after:
-        yield f"the same settings again: trial {row.number}, {_became(row)}"
+        again = "" if row.repeat is None else f" ({repeat_words(row.repeat)})"
+        yield f"the same settings again: trial {row.number}{again}, {_became(row)}"
     if story.following is not None and story.following not in story.after:
         row = story.following
         yield f"then on {row.host}: trial {row.number}, {settings(row.assignment, names)}: {_became(row)}"
