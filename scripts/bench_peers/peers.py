@@ -118,6 +118,14 @@ PEERS = (
         argv=_sglang("serving"),
         ttft_s=_mean_ttft_s,
     ),
+    Peer(
+        name="vLLM bench serve",
+        place="vllm",
+        bare=("vllm==0.33.0",),
+        packages=(*_SGLANG, *_SGLANG_MORE, "regex", "pydantic", "cloudpickle"),
+        argv=_vllm,
+        ttft_s=_mean_ttft_s,
+    ),
 )
 
 
