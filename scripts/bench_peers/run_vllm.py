@@ -12,7 +12,6 @@ import logging
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 # Packages whose own __init__ would import the server; their modules are found as before.
 HOLLOW = ("vllm", "vllm.utils")
@@ -35,7 +34,7 @@ EMPTY = (
 class Placeholder(ModuleType):
     """A module in which every name is a class without anything in it."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> type:
         """Make the name up."""
         if name.startswith("__"):
             raise AttributeError(name)
