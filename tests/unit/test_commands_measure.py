@@ -211,3 +211,7 @@ def test_a_device_is_written_to_and_not_replaced() -> None:
 )
 def test_the_exit_code_says_how_far_the_numbers_are_to_be_trusted(measurement: Measurement, code: int) -> None:
     assert exit_code(measurement) == code
+
+
+def test_a_test_of_the_client_measures_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--selftest measures this machine's client" in refused(capsys, "--selftest", "--base-url", "http://s")

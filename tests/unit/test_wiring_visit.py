@@ -12,7 +12,7 @@ import pytest
 
 from tuner.errors import PreflightError, TunerError, UsageError
 from tuner.model.http import HttpCall, HttpReply
-from tuner.model.prompt import plain_prompt
+from tuner.model.prompt import Api, plain_prompt
 from tuner.model.workload import Workload
 from tuner.wiring.visit import PROBE_TOKENS, Visited, Wish, visit
 
@@ -226,3 +226,11 @@ def test_a_gateway_without_a_list_of_models_is_believed_the_model_it_is_given() 
 
 def test_words_of_a_server_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in refused(serving(reply(b"\x1b[2Jboo\nhoo", 500)))
+
+
+def test_a_model_without_a_chat_template_is_pointed_to_the_other_endpoint() -> None:
+    plain = {"/v1/models": models("m"), "/v1/completions": RUNNING}
+    assert "--api completions" in refused(plain)
+    visited, control, _ = look(plain, replace(WISH, workload=replace(WISH.workload, api=Api.COMPLETIONS)))
+    assert visited.facts.model == "m"
+    assert [call.path for call in control.calls if call.body is not None] == ["/v1/completions"]

@@ -18,7 +18,7 @@ from tuner.commands.options import Plain
 from tuner.config.study_file import HIGHEST_SEED
 from tuner.errors import UsageError
 from tuner.model.measurement import Measurement
-from tuner.model.prompt import BUILTIN
+from tuner.model.prompt import BUILTIN, Api
 from tuner.model.workload import Workload
 
 UNSOUND = 6
@@ -72,6 +72,12 @@ Flush = Annotated[
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE|-", help="Write everything as JSON; - prints it instead.")
 ]
+Endpoint = Annotated[
+    Api, typer.Option("--api", help="chat: with the model's own template; completions: the bare text.")
+]
+SelfTest = Annotated[
+    bool, typer.Option("--selftest", help="Measure this machine's own client instead, against a server of its own.")
+]
 
 
 def measure(  # noqa: PLR0913, PLR0917  each is an option
@@ -80,6 +86,7 @@ def measure(  # noqa: PLR0913, PLR0917  each is an option
     model: ModelName = None,
     engine: As = EngineName.AUTO,
     api_key_env: KeyVariable = None,
+    api: Endpoint = Api.CHAT,
     prompts: Prompts = BUILTIN,
     output_tokens: OutputTokens = 512,
     natural_ends: NaturalEnds = False,
@@ -94,12 +101,15 @@ def measure(  # noqa: PLR0913, PLR0917  each is an option
     flush: Flush = False,
     json_file: Json = None,
     plain: Plain = False,
+    selftest: SelfTest = False,
 ) -> int:
     """Measure any server that speaks OpenAI's protocol, as a study would; starts, stops and changes nothing.
 
     Ctrl-C ends it: what was measured until then is printed and saved. Exit code 6: a level has failed
     requests or no result.
     """
+    if selftest:
+        return _test_client(base_url, json_file)
     if base_url is None:
         raise UsageError("--base-url is missing: the server to measure, such as http://127.0.0.1:30000")
     _require_finite(min_seconds, max_seconds, interval, soak, temperature, request_timeout)
@@ -119,6 +129,7 @@ def measure(  # noqa: PLR0913, PLR0917  each is an option
         base_url=address,
         workload=Workload(
             prompts=prompts,
+            api=api,
             output_tokens=output_tokens,
             ignore_eos=not natural_ends,
             temperature=temperature,
@@ -156,6 +167,19 @@ def measure(  # noqa: PLR0913, PLR0917  each is an option
     for line in note_lines(measurement):
         prose(line)
     return exit_code(measurement)
+
+
+def _test_client(base_url: str | None, json_file: str | None) -> int:
+    """Say what this machine's client can do; options of a measurement mean nothing to it."""
+    if base_url is not None or json_file is not None:
+        raise UsageError("--selftest measures this machine's client and no server; leave out --base-url and --json")
+    from tuner.report.selftest_table import selftest_lines  # noqa: PLC0415  see cli.run
+    from tuner.wiring.selftest import check_client  # noqa: PLC0415
+
+    prose("testing this machine's client against a server of its own, about 20 s")
+    for line in selftest_lines(check_client()):
+        data(line)
+    return 0
 
 
 def exit_code(measurement: Measurement) -> int:

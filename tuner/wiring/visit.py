@@ -15,7 +15,7 @@ from tuner.load.http import CERTIFICATES
 from tuner.load.sse import EventSplitter
 from tuner.model.http import HttpReply
 from tuner.model.measurement import ServerFacts
-from tuner.model.prompt import plain_prompt
+from tuner.model.prompt import Api, plain_prompt
 from tuner.model.secrets import MASK
 from tuner.model.trial import Capacity, Effective
 from tuner.model.workload import Workload
@@ -26,6 +26,7 @@ PROBE_TOKENS = 16
 _PROBE_TIMEOUT_S = 120.0
 _SAID = 160  # characters of a server's own words in a message
 _REFUSED_FIELD = frozenset({400, 422})
+_NO_CHAT = frozenset({400, 404, 405, 501})
 
 Remark = Callable[[str], None]
 
@@ -246,7 +247,10 @@ def _probed(api: EngineApi, wish: Wish, model: str, models: tuple[ServedModel, .
     if reply.status == 404 and models == ():
         raise UsageError(f"--model {model}: the server does not know it, and lists none ({_said(wish, reply)})")
     if reply.status != 200:
-        raise PreflightError(f"{wish.base_url}: a generation was refused: {_said(wish, reply)}")
+        remedy = ""
+        if wish.workload.api is Api.CHAT and reply.status in _NO_CHAT:
+            remedy = "; a model without a chat template is asked with --api completions"
+        raise PreflightError(f"{wish.base_url}: a generation was refused: {_said(wish, reply)}{remedy}")
     deltas = [api.read_event(payload) for payload in EventSplitter().feed(reply.body)]
     error = next((delta.error for delta in deltas if delta.error is not None), None)
     if error is not None:
