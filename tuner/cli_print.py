@@ -16,6 +16,7 @@ from tuner.screen.findings import findings_json, findings_lines
 from tuner.screen.front_table import FrontTable
 
 if TYPE_CHECKING:
+    from tuner.report.front import Heading
     from tuner.search.rows import StoredStudy
 
 _PIPE_WIDTH = 240
@@ -47,13 +48,20 @@ def print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ..
 
     stored = read_stored(directory, study)
     heading = fronts.Heading(
-        study=stored.name, engine=stored.engine, parameters=stored.parameters, simulated=stored.simulated
+        study=stored.name,
+        engine=stored.engine,
+        parameters=stored.parameters,
+        simulated=stored.simulated,
+        objectives=stored.objectives,
     )
     if as_format is Format.JSON:
         print(tables.to_json(stored.rows, heading))
     elif as_format is Format.CSV:
-        print(tables.to_csv(fronts.front_rows(stored.rows), heading, chances(stored.rows, heading)), end="")
-    elif (table := _front_table(stored)).front:
+        print(
+            tables.to_csv(fronts.front_rows(stored.rows, stored.objectives), heading, chances(stored.rows, heading)),
+            end="",
+        )
+    elif (table := _front_table(stored, heading)).front:
         console = _console()
         console.print(table.fitted(console, console.width))
     else:
@@ -61,20 +69,20 @@ def print_front(directory: Path, study: str, as_format: Format) -> tuple[str, ..
     return tables.gain_lines(stored.rows, heading)
 
 
-def _front_table(stored: StoredStudy) -> FrontTable:
+def _front_table(stored: StoredStudy, heading: Heading) -> FrontTable:
     from tuner.report.confidence import chances  # noqa: PLC0415  see print_front
-    from tuner.report.front import Heading, baseline_row, front_rows  # noqa: PLC0415
+    from tuner.report.front import baseline_row, front_rows  # noqa: PLC0415
 
-    heading = Heading(study=stored.name, engine=stored.engine, parameters=stored.parameters, simulated=stored.simulated)
     again = any(row.repeat is not None for row in stored.rows)
     return FrontTable(
         title=f"front of {stored.name}{' (SIMULATED)' if stored.simulated else ''}",
         names=short_names(stored.parameters),
-        front=tuple(reversed(front_rows(stored.rows))),
+        front=tuple(reversed(front_rows(stored.rows, stored.objectives))),
         base=baseline_row(stored.rows),
         with_base=True,
         intervals=True,
         chances=chances(stored.rows, heading) if again else {},
+        objectives=stored.objectives,
     )
 
 

@@ -66,3 +66,20 @@ def test_the_hypervolume_is_the_area_counted_square_by_square(points: list[tuple
 @given(GRID, st.tuples(st.integers(0, 6), st.integers(0, 6)))
 def test_a_further_point_never_lowers_the_hypervolume(points: list[tuple[int, int]], further: tuple[int, int]) -> None:
     assert hypervolume([*points, further], (0, 0)) >= hypervolume(points, (0, 0))
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 6)] * 3), max_size=12))
+def test_the_volume_of_three_objectives_is_the_number_of_unit_cubes_below_the_points(
+    points: list[tuple[int, int, int]],
+) -> None:
+    cubes = {
+        cube
+        for cube in itertools.product(range(6), repeat=3)
+        if any(all(edge < end for edge, end in zip(cube, point, strict=True)) for point in points)
+    }
+    assert hypervolume(points, (0, 0, 0)) == len(cubes)
+
+
+def test_the_volume_of_more_objectives_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 or 3 objectives, not of 4"):
+        hypervolume([], (0, 0, 0, 0))

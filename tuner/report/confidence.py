@@ -9,6 +9,7 @@ from tuner.model.metric import Direction, Objective
 from tuner.model.outcome import Infeasible, Measured
 from tuner.model.study import TrialRow
 from tuner.report.front import Heading, estimates, front_rows
+from tuner.report.metric_words import metric_words, value_words, with_unit
 from tuner.stats.drift import Drift
 from tuner.stats.repeats import Standing, drifts, host_differences, own_outcome, standings
 
@@ -59,7 +60,7 @@ def _fallen(rows: Sequence[TrialRow], heading: Heading) -> Iterator[str]:
         if row.number in now or not measured.starts or row.values is None or measured.values is None:
             continue
         moved = ", ".join(
-            f"{_name(objective)} {before:.1f}, together {after:.1f} {objective.unit}"
+            f"{_name(objective)} {value_words(before, objective.unit)}, together {with_unit(after, objective.unit)}"
             for objective, before, after in zip(heading.objectives, row.values, measured.values, strict=True)
         )
         yield f"trial {row.number} led by luck and is off the front: first {moved}"
@@ -117,7 +118,7 @@ def _hosts(rows: Sequence[TrialRow], heading: Heading) -> Iterator[str]:
 
 
 def _name(objective: Objective) -> str:
-    return objective.name.replace("single_request", "single-request").replace("_", " ")
+    return metric_words(objective.name)
 
 
 def _count(number: int, what: str) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tuner.model.metric import SINGLE_REQUEST_THROUGHPUT, Objective
-from tuner.model.outcome import Measured
+from tuner.model.metric import Objective
+from tuner.model.metric_text import metric_of
+from tuner.model.outcome import measured_by
 from tuner.model.record import LegTrust
 from tuner.model.study import TrialRow
 from tuner.report.front import Heading, baseline_row, best_gain, estimates
+from tuner.report.metric_words import metric_words
+from tuner.stats.objectives import level_of
 
 LATE_S = 0.05
 """A load client whose loop runs later than this (99th percentile) is at its limit; see tuner.load.client."""
@@ -27,8 +30,7 @@ def doubts(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
         }
         reasons = [reason for whose, row in trials.items() for reason in _reasons(whose, row, gain.objective)]
         if reasons and len(trials) > 1:  # else today's is the best, and nothing is compared
-            name = gain.objective.name.replace("single_request", "single-request").replace("_", " ")
-            lines.append(f"weak comparison of {name}: {', '.join(reasons)}")
+            lines.append(f"weak comparison of {metric_words(gain.objective.name)}: {', '.join(reasons)}")
     return tuple(lines)
 
 
@@ -47,6 +49,8 @@ def _reasons(whose: str, row: TrialRow, objective: Objective) -> Iterator[str]:
 
 def _leg(row: TrialRow, objective: Objective) -> LegTrust | None:
     """Return the leg from which a trial's value comes; None: the database does not have it."""
-    assert isinstance(row.outcome, Measured)
-    level = 1 if objective.name == SINGLE_REQUEST_THROUGHPUT else row.outcome.peak_concurrency
+    measured = measured_by(row.outcome)
+    if measured is None or not row.trust:
+        return None
+    level = level_of(metric_of(objective.name), [leg.concurrency for leg in row.trust], measured.peak_concurrency)
     return next((leg for leg in row.trust if leg.concurrency == level), None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tuner.model.metric import OBJECTIVES, Direction, Estimate, Objective
-from tuner.model.outcome import Infeasible, Measured
+from tuner.model.outcome import Infeasible, Measured, measured_by
 from tuner.model.study import StudySpec, TrialRow
 from tuner.stats.pareto import front
 
@@ -90,9 +90,10 @@ def _upwards(row: TrialRow, objectives: Sequence[Objective]) -> tuple[float, ...
 def baseline_row(rows: Iterable[TrialRow]) -> TrialRow | None:
     """Return the measured trial of the command line as it stands; None when there is none yet.
 
-    A baseline that was repeated after a fault has another number than 0: the mark counts.
+    A baseline that was repeated after a fault has another number than 0: the mark counts. One that is outside the
+    study's limits is what the others are compared with all the same.
     """
-    return next((row for row in measured_rows(rows) if row.baseline), None)
+    return next((row for row in rows if row.baseline and row.repeat is None and measured_by(row.outcome)), None)
 
 
 def best_gain(rows: Iterable[TrialRow], objectives: Sequence[Objective] = OBJECTIVES) -> tuple[Gain, ...]:
@@ -100,16 +101,17 @@ def best_gain(rows: Iterable[TrialRow], objectives: Sequence[Objective] = OBJECT
 
     The two bests may be two trials: nothing here says that one configuration reaches both.
     """
-    candidates = measured_rows(rows)
-    baseline = baseline_row(candidates)
-    if baseline is None or baseline.values is None:
+    every = tuple(rows)
+    candidates, baseline = measured_rows(every), baseline_row(every)
+    today = None if baseline is None else estimates(baseline, objectives)
+    if baseline is None or today is None or not candidates:
         return ()
     gains: list[Gain] = []
     for index, objective in enumerate(objectives):
         sign = 1 if objective.direction is Direction.MAXIMIZE else -1
         best = max(candidates, key=lambda row: _upwards(row, objectives)[index])
         assert best.values is not None
-        before, after = baseline.values[index], best.values[index]
+        before, after = today[index].value, best.values[index]
         low, high = _span(baseline, best, objective)
         gains.append(
             Gain(
@@ -140,10 +142,9 @@ def _span(baseline: TrialRow, best: TrialRow, objective: Objective) -> tuple[flo
 
 
 def estimates(row: TrialRow, objectives: Sequence[Objective] = OBJECTIVES) -> tuple[Estimate, ...] | None:
-    """Return a trial's values with their intervals; None unless it is measured."""
-    if not isinstance(row.outcome, Measured):
-        return None
-    return tuple(getattr(row.outcome, objective.name) for objective in objectives)
+    """Return a trial's values with their intervals, also outside the study's limits; None unless it is measured."""
+    measured = measured_by(row.outcome)
+    return None if measured is None else tuple(measured.estimate(objective.name) for objective in objectives)
 
 
 def causes(rows: Iterable[TrialRow]) -> tuple[tuple[str, int], ...]:

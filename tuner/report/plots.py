@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -12,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from tuner.model.metric import Estimate
+from tuner.model.metric import AGGREGATE_THROUGHPUT, OBJECTIVES, Direction, Estimate, Objective
 from tuner.model.names import short_names
 from tuner.model.study import TrialRow
 from tuner.report.front import (
@@ -24,6 +25,7 @@ from tuner.report.front import (
     infeasible_rows,
     measured_rows,
 )
+from tuner.report.metric_words import metric_words
 from tuner.report.tables import value_text, words
 
 # Colours that differ in lightness too, so that they survive a colour-blind reader and a grey print.
@@ -52,6 +54,31 @@ class _Mark:
     shape: str = "o"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    """Two of the objectives against each other; x and y are their places in the study."""
+
+    axes: Axes
+    heading: Heading
+    x: int = 0
+    y: int = 1
+
+    @property
+    def objectives(self) -> tuple[Objective, Objective]:
+        """The objectives of its two axes."""
+        return self.heading.objectives[self.x], self.heading.objectives[self.y]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it shows all that the front is about."""
+        return len(self.heading.objectives) == 2
+
+    def point(self, row: TrialRow) -> tuple[float, float]:
+        """Return where a measured trial lies."""
+        assert row.values is not None
+        return row.values[self.x], row.values[self.y]
+
+
 OTHER_MARK: Final = _Mark(colour=POINT, size=5.5, label="measured, with 95 % intervals")
 FRONT_MARK: Final = _Mark(colour=FRONT, size=8, label="front")
 
@@ -64,27 +91,41 @@ def render_front(rows: Iterable[TrialRow], heading: Heading) -> bytes:
 
 
 def build_figure(rows: Iterable[TrialRow], heading: Heading) -> Figure:
-    """Compose the picture: every measured trial with its intervals, the front, the baseline."""
+    """Compose the picture: every measured trial with its intervals, the front, the baseline.
+
+    Two objectives are one panel; of three, each pair is one, and a member of the front may look beaten in it.
+    """
     every = tuple(rows)
-    figure = Figure(figsize=(10, 6.4), dpi=160, facecolor="white")
+    pairs = tuple(combinations(range(len(heading.objectives)), 2))
+    figure = Figure(figsize=(10 if len(pairs) == 1 else 15, 6.4), dpi=160, facecolor="white")
     FigureCanvasAgg(figure)  # attaches itself: no display is ever looked for
-    axes = figure.add_axes((0.085, 0.135, 0.885, 0.735))
-    _dress(axes, heading)
-    measured, on_front, base = measured_rows(every), front_rows(every, heading.objectives), baseline_row(every)
-    _draw_titles(figure, every, on_front, heading)
-    if measured:
-        _frame(axes, measured, heading)
-        _draw_points(axes, measured, on_front, base, heading)
-        axes.legend(
-            loc="best", frameon=True, framealpha=0.92, edgecolor=GRID, fontsize=9, labelcolor=INK, borderpad=0.7
-        )
-        _draw_labels(axes, on_front, measured, heading)
-    else:
-        axes.text(0.5, 0.5, "nothing measured yet", transform=axes.transAxes, ha="center", color=FAINT, fontsize=13)
+    for place, (x, y) in enumerate(pairs):
+        share = 1 / len(pairs)
+        left, width = (0.085, 0.885) if len(pairs) == 1 else (0.055 + place * share * 0.985, share - 0.07)
+        axes = figure.add_axes((left, 0.135, width, 0.735))
+        _draw_panel(_Panel(axes=axes, heading=heading, x=x, y=y), every, with_legend=place == 0)
+    _draw_titles(figure, every, front_rows(every, heading.objectives), heading)
     return figure
 
 
-def _dress(axes: Axes, heading: Heading) -> None:
+def _draw_panel(panel: _Panel, every: Sequence[TrialRow], *, with_legend: bool) -> None:
+    axes, heading = panel.axes, panel.heading
+    _dress(panel)
+    measured, on_front, base = measured_rows(every), front_rows(every, heading.objectives), baseline_row(every)
+    if measured:
+        _frame(panel, measured if base is None or base in measured else [*measured, base])
+        _draw_points(panel, measured, on_front, base)
+        if with_legend:
+            axes.legend(
+                loc="best", frameon=True, framealpha=0.92, edgecolor=GRID, fontsize=9, labelcolor=INK, borderpad=0.7
+            )
+        _draw_labels(panel, on_front, measured)
+    else:
+        axes.text(0.5, 0.5, "nothing measured yet", transform=axes.transAxes, ha="center", color=FAINT, fontsize=13)
+
+
+def _dress(panel: _Panel) -> None:
+    axes = panel.axes
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -92,39 +133,50 @@ def _dress(axes: Axes, heading: Heading) -> None:
     axes.grid(visible=True, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, labelsize=9.5, length=3, color=POINT)
-    first, second = heading.objectives
-    axes.set_xlabel(f"{words(first.name)} [{first.unit}]", color=INK, fontsize=11, labelpad=7)
-    axes.set_ylabel(f"peak {words(second.name)} [{second.unit}]", color=INK, fontsize=11, labelpad=8)
+    first, second = panel.objectives
+    axes.set_xlabel(_axis_words(first), color=INK, fontsize=11, labelpad=7)
+    axes.set_ylabel(_axis_words(second), color=INK, fontsize=11, labelpad=8)
+
+
+def _axis_words(objective: Objective) -> str:
+    name = metric_words(objective.name)
+    if objective.name == AGGREGATE_THROUGHPUT:
+        name = f"peak {name}"
+    unit = f" [{objective.unit}]" if objective.unit else ""
+    better = "" if objective.direction is Direction.MAXIMIZE else ", less is better"
+    return f"{name}{unit}{better}"
 
 
 def _draw_points(
-    axes: Axes,
+    panel: _Panel,
     measured: Sequence[TrialRow],
     on_front: Sequence[TrialRow],
     base: TrialRow | None,
-    heading: Heading,
 ) -> None:
+    axes = panel.axes
     others = [row for row in measured if row not in on_front and row is not base]
-    _scatter(axes, others, heading, OTHER_MARK)
-    if on_front:
-        points = [_point(row) for row in on_front]
-        left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
-        xs = [left, *(x for x, _ in points), points[-1][0]]
-        ys = [points[0][1], *(y for _, y in points), bottom]
-        # Everything below and left of the steps is reached or beaten by some trial.
+    _scatter(panel, others, OTHER_MARK)
+    if on_front and panel.is_whole:
+        points = [panel.point(row) for row in on_front]
+        # The edges where an objective is worst: below and left of the steps where both are maximised.
+        worst = [0 if objective.direction is Direction.MAXIMIZE else 1 for objective in panel.objectives]
+        side, floor = axes.get_xlim()[worst[0]], axes.get_ylim()[worst[1]]
+        xs = [side, *(x for x, _ in points), points[-1][0]]
+        ys = [points[0][1], *(y for _, y in points), floor]
+        # Everything on the worse side of the steps is reached or beaten by some trial.
         axes.step(xs, ys, where="pre", color=FRONT, linewidth=1.6, alpha=0.8, zorder=3)
-        axes.fill_between(xs, ys, bottom, step="pre", color=FRONT, alpha=0.05, linewidth=0, zorder=1)
-    _scatter(axes, [row for row in on_front if row is not base], heading, FRONT_MARK)
+        axes.fill_between(xs, ys, floor, step="pre", color=FRONT, alpha=0.05, linewidth=0, zorder=1)
+    _scatter(panel, [row for row in on_front if row is not base], FRONT_MARK)
     if base is not None:
         label = f"trial {base.number}: as it runs today" + (" (on the front)" if base in on_front else "")
-        _scatter(axes, [base], heading, _Mark(colour=BASELINE, size=9.5, shape="D", label=label))
+        _scatter(panel, [base], _Mark(colour=BASELINE, size=9.5, shape="D", label=label))
 
 
-def _scatter(axes: Axes, rows: Sequence[TrialRow], heading: Heading, mark: _Mark) -> None:
+def _scatter(panel: _Panel, rows: Sequence[TrialRow], mark: _Mark) -> None:
     if not rows:
         return
-    pairs = [estimates(row, heading.objectives) or () for row in rows]
-    axes.errorbar(
+    pairs = [estimates(row, panel.objectives) or () for row in rows]
+    panel.axes.errorbar(
         [pair[0].value for pair in pairs],
         [pair[1].value for pair in pairs],
         xerr=_arms([pair[0] for pair in pairs]),
@@ -148,15 +200,10 @@ def _arms(found: Sequence[Estimate]) -> list[list[float]]:
     return [below, above]
 
 
-def _point(row: TrialRow) -> tuple[float, float]:
-    assert row.values is not None
-    return row.values[0], row.values[1]
-
-
-def _frame(axes: Axes, measured: Sequence[TrialRow], heading: Heading) -> None:
-    """Leave room for the labels at the right and above, and never show negative throughput."""
-    for index, setter in ((0, axes.set_xlim), (1, axes.set_ylim)):
-        found = [pair[index] for row in measured if (pair := estimates(row, heading.objectives)) is not None]
+def _frame(panel: _Panel, shown: Sequence[TrialRow]) -> None:
+    """Leave room for the labels at the right and above, and never show negative values where none are."""
+    for index, setter in ((0, panel.axes.set_xlim), (1, panel.axes.set_ylim)):
+        found = [pair[index] for row in shown if (pair := estimates(row, panel.objectives)) is not None]
         low = min(one.value if one.low is None else one.low for one in found)
         high = max(one.value if one.high is None else one.high for one in found)
         span = (high - low) or abs(high) or 1.0
@@ -165,7 +212,7 @@ def _frame(axes: Axes, measured: Sequence[TrialRow], heading: Heading) -> None:
 
 def _draw_titles(figure: Figure, rows: Sequence[TrialRow], on_front: Sequence[TrialRow], heading: Heading) -> None:
     simulated = " (simulated)" if heading.simulated else ""
-    title = f"{heading.study}{simulated}: single-request against aggregate throughput"
+    title = f"{heading.study}{simulated}: {_title(heading.objectives)}"
     figure.text(0.03, 0.945, title, fontsize=15, fontweight="bold", color=INK)
     parts = [heading.engine, f"{len(measured_rows(rows))} measured", f"{len(on_front)} on the front"]
     if heading.simulated:
@@ -173,8 +220,15 @@ def _draw_titles(figure: Figure, rows: Sequence[TrialRow], on_front: Sequence[Tr
     _line(figure, 0.903, "  ·  ".join(parts), colour=BASELINE if heading.simulated else FAINT)
     dead = infeasible_rows(rows)
     reasons = ", ".join(f"{count} {words(cause)}" for cause, count in causes(rows))
-    key = f"labels: {' / '.join(short_names(heading.parameters).values())}"
+    names = " / ".join(short_names(heading.parameters).values())
+    key = f"labels: {names if len(heading.objectives) == 2 else 'trial'}"
     _line(figure, 0.018, f"{key}  ·  {len(dead)} infeasible, not shown{': ' if dead else ''}{reasons}", colour=FAINT)
+
+
+def _title(objectives: Sequence[Objective]) -> str:
+    if tuple(objectives) == OBJECTIVES:
+        return "single-request against aggregate throughput"
+    return " against ".join(metric_words(objective.name) for objective in objectives)
 
 
 LINE_CHARACTERS: Final = 140
@@ -204,11 +258,12 @@ class _Obstacles:
         return covered + (10.0 if outside or box.y1 > self.limits.y1 else 0.0)
 
 
-def _draw_labels(axes: Axes, on_front: Sequence[TrialRow], measured: Sequence[TrialRow], heading: Heading) -> None:
-    """Write each front point's settings beside it, where it covers the least."""
+def _draw_labels(panel: _Panel, on_front: Sequence[TrialRow], measured: Sequence[TrialRow]) -> None:
+    """Write each front point's settings, or its trial where panels are small, beside it: where it covers the least."""
+    axes = panel.axes
     scale = axes.figure.dpi / 72
     half = 6 * scale
-    centres = axes.transData.transform([_point(row) for row in measured])
+    centres = axes.transData.transform([panel.point(row) for row in measured])
     legend = axes.get_legend()
     obstacles = _Obstacles(
         markers=[Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y in centres],
@@ -216,11 +271,11 @@ def _draw_labels(axes: Axes, on_front: Sequence[TrialRow], measured: Sequence[Tr
         limits=axes.get_window_extent(),
     )
     for row in on_front:
-        text = _settings(row, heading)
+        text = _settings(row, panel.heading) if panel.is_whole else str(row.number)
         measure = axes.text(0, 0, text, fontsize=LABEL_SIZE)
         extent = measure.get_window_extent().padded(3 * scale)
         measure.remove()
-        x, y = axes.transData.transform(_point(row))
+        x, y = axes.transData.transform(panel.point(row))
         boxes = {
             offset: _placed(extent, x + offset[0] * scale, y + offset[1] * scale, to_the_right=offset[0] > 0)
             for offset in LABEL_OFFSETS
@@ -229,7 +284,7 @@ def _draw_labels(axes: Axes, on_front: Sequence[TrialRow], measured: Sequence[Tr
         obstacles.labels.append(boxes[best])
         axes.annotate(
             text,
-            _point(row),
+            panel.point(row),
             xytext=best,
             textcoords="offset points",
             ha="left" if best[0] > 0 else "right",

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 import pandas as pd
 
+from tuner.model.metric import Direction
 from tuner.model.outcome import Faulted, Infeasible, Interrupted, Measured
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
 from tuner.report.confidence import chances, confidence_lines
 from tuner.report.doubts import doubts
 from tuner.report.front import Gain, Heading, baseline_row, best_gain, causes, estimates, front_rows, infeasible_rows
+from tuner.report.metric_words import metric_words, value_words, with_unit
 
 Cell = Value | bool | None
 ACRONYMS = frozenset({"oom", "kv", "cuda"})
@@ -72,6 +74,7 @@ def _verdict(row: TrialRow) -> dict[str, Cell]:
             return cells | {"peak_concurrency": peak, "outcome": "measured"}
         case Infeasible() as end:
             return cells | {
+                "peak_concurrency": None if end.measured is None else end.measured.peak_concurrency,
                 "outcome": "infeasible",
                 "cause": end.verdict.cause.value,
                 "died_in": end.state.value,
@@ -168,7 +171,10 @@ def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
     lines += doubts(every, heading)
     lines += confidence_lines(every, heading)
     if not gains:
-        lines.append("no gain can be stated: the command line as it stands was not measured")
+        why = "the command line as it stands was not measured" if today is None else "no trial is within the limits"
+        lines.append(f"no gain can be stated: {why}")
+    if today is not None and isinstance(today.outcome, Infeasible):
+        lines.append(f"today's settings are outside the study's limits: {'; '.join(today.outcome.verdict.evidence)}")
     dead = infeasible_rows(every)
     if dead:
         reasons = ", ".join(f"{words(cause)} {count}" for cause, count in causes(every))
@@ -177,18 +183,22 @@ def gain_lines(rows: Iterable[TrialRow], heading: Heading) -> tuple[str, ...]:
 
 
 def _gain_line(gain: Gain, *, is_today: bool) -> str:
-    best = f"best {words(gain.objective.name)}: {gain.best:.1f} {gain.objective.unit} in trial {gain.trial}"
+    unit = gain.objective.unit
+    best = f"best {metric_words(gain.objective.name)}: {with_unit(gain.best, unit)} in trial {gain.trial}"
     if is_today:
         return f"{best}: today's settings are the best measured so far"
-    return f"{best}, {_percent(gain)} against today's {gain.baseline:.1f}"
+    return f"{best}, {_percent(gain)} against today's {value_words(gain.baseline, unit)}"
 
 
 def _percent(gain: Gain) -> str:
     if gain.percent is None:
         return "not comparable"
+    # A gain is above 0 whatever the direction; a reader of a latency wants to see that it fell.
+    sign = 1 if gain.objective.direction is Direction.MAXIMIZE else -1
     if gain.percent_low is None or gain.percent_high is None:
-        return f"{gain.percent:+.1f} %"
-    return f"{gain.percent:+.1f} % ({gain.percent_low:+.1f} to {gain.percent_high:+.1f} %)"
+        return f"{sign * gain.percent:+.1f} %"
+    low, high = sorted((sign * gain.percent_low, sign * gain.percent_high))
+    return f"{sign * gain.percent:+.1f} % ({low:+.1f} to {high:+.1f} %)"
 
 
 def words(name: str) -> str:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-from tuner.model.metric import Estimate
-from tuner.model.outcome import Measured
+from tuner.model.metric import AGGREGATE_THROUGHPUT, OBJECTIVES, SINGLE_REQUEST_THROUGHPUT, Estimate, Objective
+from tuner.model.outcome import measured_by
 from tuner.model.study import TrialRow
 from tuner.report.front import estimates
+from tuner.report.metric_words import value_words
 from tuner.screen.words import NOT_MEASURED, SEPARATOR, gain, rate, settings
 
-_OBJECTIVES = ("single", "aggregate")
+_SHORT = {SINGLE_REQUEST_THROUGHPUT: "single", AGGREGATE_THROUGHPUT: "aggregate"}
 _OTHER_COLUMNS = 30
 """What the columns beside the settings take at most, with their gaps."""
 _LEAST_SETTINGS = 8
@@ -53,6 +55,7 @@ class FrontTable:
     with_base: bool = False
     intervals: bool = False
     chances: Mapping[int, float] = field(default_factory=dict)
+    objectives: Sequence[Objective] = OBJECTIVES
 
     def fitted(self, console: Console, width: int) -> Table:
         """Lay it out for ``width`` columns; what does not fit goes in the order of its worth.
@@ -103,8 +106,9 @@ class FrontTable:
         else:
             for short in layout.columns.values():
                 table.add_column(short.replace("_", "\n"), justify="right", no_wrap=True)
-        for name in _OBJECTIVES:
-            table.add_column(f"{name}\ntok/s", justify="right", no_wrap=True)
+        for each in self.objectives:
+            head = f"{_SHORT.get(each.name, each.name)}\n{each.unit}"
+            table.add_column(Text(head), justify="right", no_wrap=True)
         if layout.intervals:
             table.add_column("at", justify="right", no_wrap=True)
         if layout.intervals and self.chances:
@@ -121,14 +125,18 @@ class FrontTable:
             cells = [settings(row.assignment, self.names)]
         else:
             cells = [str(row.assignment.get(name, NOT_MEASURED)) for name in layout.columns]
-        found = estimates(row) or ()
-        cells += [_value(estimate, with_interval=layout.intervals) for estimate in found]
+        found = estimates(row, self.objectives) or ()
+        units = [each.unit for each in self.objectives]
+        cells += [
+            _value(estimate, unit, with_interval=layout.intervals) for estimate, unit in zip(found, units, strict=False)
+        ]
         if layout.intervals:
-            cells.append(str(row.outcome.peak_concurrency) if isinstance(row.outcome, Measured) else NOT_MEASURED)
+            measured = measured_by(row.outcome)
+            cells.append(NOT_MEASURED if measured is None else str(measured.peak_concurrency))
         if layout.intervals and self.chances:
             cells += [str(max(1, len(row.starts))), _percent(self.chances.get(row.number))]
         if layout.gains:
-            base = (estimates(self.base) if self.base is not None else None) or (None,) * len(found)
+            base = (estimates(self.base, self.objectives) if self.base is not None else None) or (None,) * len(found)
             against = [
                 gain(estimate.value, None if zero is None else zero.value)
                 for estimate, zero in zip(found, base, strict=True)
@@ -155,7 +163,10 @@ def _percent(share: float | None) -> str:
     return NOT_MEASURED if share is None else f"{100 * share:.0f}%"
 
 
-def _value(estimate: Estimate, *, with_interval: bool) -> str:
+def _value(estimate: Estimate, unit: str, *, with_interval: bool) -> str:
+    is_rate = unit == "tok/s"
+    value = rate(estimate.value) if is_rate else value_words(estimate.value, unit)
     if not with_interval or estimate.low is None or estimate.high is None:
-        return rate(estimate.value)
-    return f"{rate(estimate.value)} ±{(estimate.high - estimate.low) / 2:.1f}"
+        return value
+    half = (estimate.high - estimate.low) / 2
+    return f"{value} ±{half:.1f}" if is_rate else f"{value} ±{half:.2g}"

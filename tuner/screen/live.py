@@ -147,7 +147,14 @@ class RunScreen:
         front = view.front()
         if front and not view.ended:
             title = f"front so far: {counted(len(front), 'trial')}"
-            shown = FrontTable(title=title, names=view.names, front=front, base=view.base(), most=_FRONT_ROWS)
+            shown = FrontTable(
+                title=title,
+                names=view.names,
+                front=front,
+                base=view.base(),
+                most=_FRONT_ROWS,
+                objectives=view.spec.objectives,
+            )
             yield shown.fitted(console, width)
         for line in remark_lines(tuple(view.remarks), width):
             yield Text(line, style="dim", overflow="ellipsis", no_wrap=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from tuner.model.metric import OBJECTIVES
 from tuner.model.names import short_names
 from tuner.model.outcome import Faulted, Infeasible, Measured, Outcome, TrialState
 from tuner.model.repeat import Repeat
@@ -196,7 +197,7 @@ class RunView:
 
     def front(self) -> tuple[TrialRow, ...]:
         """The Pareto front so far, fastest single request first."""
-        return tuple(reversed(front_rows(self.rows)))
+        return tuple(reversed(front_rows(self.rows, OBJECTIVES if self.spec is None else self.spec.objectives)))
 
     def base(self) -> TrialRow | None:
         """Trial 0, with which all others are compared; None until it is measured."""

@@ -1,4 +1,4 @@
-"""The Pareto front and the exact two-dimensional hypervolume; every objective is maximised.
+"""The Pareto front and the exact hypervolume in two and three dimensions; every objective is maximised.
 
 A point dominates another when it is at least as good in every objective and better in
 one. Equal points do not dominate each other, so all copies of a front point are on the
@@ -38,14 +38,33 @@ def front(points: Sequence[Sequence[float]]) -> tuple[int, ...]:
 
 
 def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
-    """Return the area that ``points`` dominate above ``reference``, exactly.
+    """Return the area, or volume, that ``points`` dominate above ``reference``, exactly.
+
+    In three dimensions slice by slice along the last one: between two neighbouring heights the cross-section is
+    what the points above dominate in the other two. O(n^2 log n).
 
     Args:
-        points: shape (n, 2).
-        reference: shape (2,), the worst corner; points that are not better than it in
-            both objectives add nothing.
+        points: shape (n, d), d = 2 or 3.
+        reference: shape (d,), the worst corner; points that are not better than it in
+            every objective add nothing.
+
+    Raises:
+        ValueError: d is neither 2 nor 3.
     """
-    inside = [point for point in points if point[0] > reference[0] and point[1] > reference[1]]
+    if len(reference) not in (2, 3):
+        raise ValueError(f"the hypervolume is of 2 or 3 objectives, not of {len(reference)}")
+    inside = [point for point in points if all(a > b for a, b in zip(point, reference, strict=True))]
+    if len(reference) == 2:
+        return _area(inside, reference)
+    volume, above = 0.0, sorted(inside, key=lambda point: point[2], reverse=True)
+    for index, point in enumerate(above):
+        floor = above[index + 1][2] if index + 1 < len(above) else reference[2]
+        if point[2] > floor:
+            volume += _area([each[:2] for each in above[: index + 1]], reference[:2]) * (point[2] - floor)
+    return volume
+
+
+def _area(inside: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
     area = 0.0
     height = reference[1]
     for x, y in sorted(((inside[i][0], inside[i][1]) for i in front(inside)), reverse=True):

@@ -131,7 +131,11 @@ def carry_out(inbox: Inbox, *, root: Path, study: str, directory: Path) -> None:
             inbox.answer(order, deed.answer)
         if is_corrected:
             heading = Heading(
-                study=study, engine=stored.engine, parameters=stored.parameters, simulated=stored.simulated
+                study=study,
+                engine=stored.engine,
+                parameters=stored.parameters,
+                simulated=stored.simulated,
+                objectives=stored.objectives,
             )
             tables = Tables(heading, directory)
             tables.write(ledger.rows())
