@@ -14,7 +14,7 @@ from tuner.model.host import CommandResult, GpuLook, GpuProcess, GpuReading
 
 MIB = 1024 * 1024
 UUIDS = {"GPU-a": 0, "GPU-b": 1}
-CALM = "Not Active, Not Active, Not Active, Not Active"
+CALM = "Not Active, Not Active, Not Active, Not Active, 312.45"
 FULL, OLDER, CLOCK, MEMORY = gpu_fields()
 
 
@@ -68,8 +68,10 @@ TWO = f"0, 512, 1000, GPU-a, 1980, {CALM}\n1, 0, 1000, GPU-b, 1665, {CALM}\n"
 def test_every_gpu_is_read_in_bytes_and_hertz() -> None:
     transport = ScriptedTransport(said(TWO))
     assert asyncio.run(NvidiaSmiProbe(transport).read()) == (
-        GpuReading(index=0, memory_used_bytes=512 * MIB, memory_total_bytes=1000 * MIB, sm_clock_hz=1.98e9),
-        GpuReading(index=1, memory_used_bytes=0, memory_total_bytes=1000 * MIB, sm_clock_hz=1.665e9),
+        GpuReading(
+            index=0, memory_used_bytes=512 * MIB, memory_total_bytes=1000 * MIB, sm_clock_hz=1.98e9, power_w=312.45
+        ),
+        GpuReading(index=1, memory_used_bytes=0, memory_total_bytes=1000 * MIB, sm_clock_hz=1.665e9, power_w=312.45),
     )
     assert transport.argvs == [("nvidia-smi", f"--query-gpu={','.join(FULL)}", "--format=csv,noheader,nounits")]
 
@@ -78,9 +80,9 @@ def test_every_gpu_is_read_in_bytes_and_hertz() -> None:
     ("cells", "slowed_by"),
     [
         (CALM, ()),
-        ("Active, Not Active, Not Active, Active", ("hw_thermal_slowdown", "hw_slowdown")),
-        ("Not Active, Active, Active, Not Active", ("hw_power_brake_slowdown", "sw_thermal_slowdown")),
-        ("[N/A], [Not Supported], [N/A], [N/A]", ()),
+        ("Active, Not Active, Not Active, Active, 300", ("hw_thermal_slowdown", "hw_slowdown")),
+        ("Not Active, Active, Active, Not Active, 300", ("hw_power_brake_slowdown", "sw_thermal_slowdown")),
+        ("[N/A], [Not Supported], [N/A], [N/A], [N/A]", ()),
     ],
 )
 def test_only_what_the_driver_calls_active_slows_a_gpu_down(cells: str, slowed_by: tuple[str, ...]) -> None:
@@ -91,10 +93,21 @@ def test_only_what_the_driver_calls_active_slows_a_gpu_down(cells: str, slowed_b
 
 
 @pytest.mark.parametrize(
+    ("cell", "watts"),
+    [("312.45", 312.45), ("70", 70.0), ("[N/A]", None), ("[Not Supported]", None), ("-1.5", None), ("", None)],
+    ids=["a-fraction", "whole", "not-known", "not-supported", "negative", "empty"],
+)
+def test_power_is_what_the_driver_says_in_watts_or_nothing(cell: str, watts: float | None) -> None:
+    (gpu,) = parse_gpus(f"0, 1, 2, GPU-a, 1980, {cell}", CLOCK)
+    assert gpu.reading is not None
+    assert gpu.reading.power_w == watts
+
+
+@pytest.mark.parametrize(
     ("lacks", "gpus", "queries"),
     [
         ("clocks_event_reasons", f"0, 5, 9, GPU-a, 1980, {CALM}\n", 2),
-        ("_reasons", "0, 5, 9, GPU-a, 1980\n", 3),
+        ("_reasons", "0, 5, 9, GPU-a, 1980, 300\n", 3),
         ("clocks", "0, 5, 9, GPU-a\n", 4),
     ],
 )

@@ -65,6 +65,16 @@ def test_the_gpus_are_listed_as_asked() -> None:
     assert text.splitlines() == [f"0, 100, {TOTAL}", f"1, 50, {TOTAL}", f"2, 0, {TOTAL}", f"3, 0, {TOTAL}"]
 
 
+def test_a_gpu_whose_memory_a_living_process_fills_draws_the_power_of_one_that_serves() -> None:
+    gib = 1024**3
+    held = [
+        Holding(pid=7, name="server", bytes_per_gpu={0: 80 * gib, 1: gib}, alive=True, foreign=False),
+        Holding(pid=8, name="dead", bytes_per_gpu={2: 80 * gib}, alive=False, foreign=False),
+    ]
+    text = nvidia_smi.answer(["--query-gpu=power.draw", "--format=csv,noheader,nounits"], SHAPE, held)
+    assert text.splitlines() == ["420.00", "72.00", "72.00", "72.00"]
+
+
 def test_header_and_units_are_printed_unless_refused() -> None:
     text = nvidia_smi.answer(["--query-gpu=name,memory.free,utilization.gpu", "--format=csv"], SHAPE, HOLDINGS)
     assert text.splitlines()[:3] == [

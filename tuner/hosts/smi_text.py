@@ -13,6 +13,7 @@ _MHZ = 1e6
 
 _MEMORY = ("index", "memory.used", "memory.total", "uuid")
 _CLOCK = "clocks.current.sm"
+_POWER = "power.draw"  # of the board; newer GPUs average it over a second
 _SLOWDOWNS = ("hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown", "hw_slowdown")
 """Reasons that mean trouble. ``sw_power_cap``, ``gpu_idle`` and the clocks somebody has set are a GPU's daily life."""
 
@@ -26,9 +27,9 @@ def gpu_fields() -> tuple[tuple[str, ...], ...]:
     ``clocks_event_reasons`` is the newer drivers' name for ``clocks_throttle_reasons``.
     """
     return (
-        (*_MEMORY, _CLOCK, *(f"clocks_event_reasons.{reason}" for reason in _SLOWDOWNS)),
-        (*_MEMORY, _CLOCK, *(f"clocks_throttle_reasons.{reason}" for reason in _SLOWDOWNS)),
-        (*_MEMORY, _CLOCK),
+        (*_MEMORY, _CLOCK, *(f"clocks_event_reasons.{reason}" for reason in _SLOWDOWNS), _POWER),
+        (*_MEMORY, _CLOCK, *(f"clocks_throttle_reasons.{reason}" for reason in _SLOWDOWNS), _POWER),
+        (*_MEMORY, _CLOCK, _POWER),
         _MEMORY,
     )
 
@@ -75,6 +76,7 @@ def _gpu(line: str, fields: Sequence[str], indices: Sequence[int]) -> Gpu:
             memory_total_bytes=_number(row["memory.total"], line) * _MIB,
             sm_clock_hz=int(clock) * _MHZ if _is_number(clock) else None,
             # "Not Active", "[N/A]" and "[Not Supported]" are all no slowdown that is known of.
+            power_w=_watts(row.get(_POWER, "")),
             slowed_by=tuple(reason for reason in _SLOWDOWNS if reasons.get(reason) == "Active"),
         ),
     )
@@ -121,6 +123,12 @@ def _lines(text: str) -> list[str]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+def _watts(text: str) -> float | None:
+    """Read ``312.45``; None: ``[N/A]``, ``[Not Supported]``, or not asked for."""
+    whole, _, part = text.partition(".")
+    return float(text) if _is_number(whole) and (not part or _is_number(part)) else None
 
 
 def _number(field: str, line: str) -> int:

@@ -77,6 +77,7 @@ class GpuReading:
         slowed_by: what the hardware slows itself down for (``hw_thermal_slowdown``,
             ``hw_power_brake_slowdown``, ``sw_thermal_slowdown``, ``hw_slowdown``); a power cap,
             which is normal under load, is not among them.
+        power_w: None where the driver does not say.
     """
 
     index: int
@@ -84,6 +85,7 @@ class GpuReading:
     memory_total_bytes: int
     sm_clock_hz: float | None = None
     slowed_by: tuple[str, ...] = ()
+    power_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from tuner.runtime.racing import end, until_stop
 from tuner.runtime.readiness import generates_exactly, mismatch, mismatch_verdict, read_effective
 from tuner.runtime.silence import Silence, limit_s
 from tuner.runtime.watch import Watch
+from tuner.stats.doubts import doubts
+from tuner.stats.limit import limit
 
 T = TypeVar("T")
 
@@ -244,6 +246,7 @@ class Attempt:
             lambda: self._host.load.measure(self._context.target, leg, self._control, tell), what=where
         )
         result, records = await self._unless_silent(load, silence, where)
+        result = self._explained(result)
         self._progress.emit(
             LegFinished(
                 at_s=self._host.clock.now_s(),
@@ -255,7 +258,17 @@ class Attempt:
         )
         if result.failed or not result.completed:
             await self._fail_requests(records, where)
+        for text in doubts(result):
+            self._progress.remark(f"{where}: {text}")
         return result
+
+    def _explained(self, result: LegResult) -> LegResult:
+        """Add what the GPUs did, and what kept the throughput from being higher."""
+        result = replace(result, gpu=self._guard.use(result.aggregate_throughput))
+        below = [leg for leg in self.legs if leg.concurrency < result.concurrency]
+        capacity = None if self.effective is None else self.effective.capacity
+        most = None if capacity is None else capacity.max_running_requests
+        return replace(result, limit=limit(result, below[-1] if below else None, most))
 
     async def _unless_silent(self, load: Coroutine[Any, Any, T], silence: Silence, where: str) -> T:
         """Run load to its end; it ends at once, and the server is judged, when nothing comes back any more."""

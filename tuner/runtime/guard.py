@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from tuner.errors import HostFault, MeasurementFault
+from tuner.model.account import GpuUse
 from tuner.model.host import Activity, GpuLook, GpuProcess, GpuReading
+from tuner.model.metric import Estimate
 from tuner.model.outcome import Cause
 from tuner.runtime.cleaning import HostSession
 from tuner.runtime.racing import end
 from tuner.runtime.strangers import process_text, strangers, strangers_text
+from tuner.stats.gpu import gpu_use
 
 T = TypeVar("T")
 
@@ -67,6 +70,7 @@ class Guard:
         self._out_s = self._outage_s()
         self._deaths = self._host.route.deaths
         self._at_death: GpuLook | None = None  # the look that was taken at once after it
+        self._looks: list[GpuLook] = []  # while the last leg ran
 
     async def during(self, work: Callable[[], Coroutine[Any, Any, T]], *, what: str) -> T:
         """Run a leg to its end, unless it becomes void before.
@@ -81,6 +85,7 @@ class Guard:
             HostFault: the GPUs cannot be looked at.
         """
         clocks: list[float] = []
+        self._looks = []
         before = _Network(out_s=self._outage_s(), deaths=self._host.route.deaths)
         leg = asyncio.ensure_future(work())
         looking = asyncio.ensure_future(self._look_on(clocks, before))
@@ -97,6 +102,14 @@ class Guard:
         if text is not None:
             self._remark(f"{what}: {text}")
         return result
+
+    def use(self, throughput: Estimate | None) -> GpuUse | None:
+        """Say what the GPUs did while the last leg ran; None: they do not tell.
+
+        Args:
+            throughput: of all requests, tok/s.
+        """
+        return gpu_use([look.readings for look in self._looks], throughput)
 
     async def accomplice(self, cause: Cause) -> MeasurementFault | None:
         """Say who else had a part in a death that was just seen; None: nobody.
@@ -169,10 +182,10 @@ class Guard:
 
     async def _look_on(self, clocks: list[float], before: _Network) -> NoReturn:
         while True:
-            await self._look(clocks, before)
+            self._looks.append(await self._look(clocks, before))
             await self._host.clock.sleep(self._limits.gpu_look_s)
 
-    async def _look(self, clocks: list[float], before: _Network) -> None:
+    async def _look(self, clocks: list[float], before: _Network) -> GpuLook:
         """Look once; ``clocks`` takes the lowest and highest clock seen so far."""
         look = await self._host.gpu.look()
         # After the look, which waits for a lost connection: it is the outage's end that is seen.
@@ -190,7 +203,7 @@ class Guard:
         suspects = await self._lasting_strangers(look, wait_s=0.0)
         if suspects and not await self._is_up():
             # Its own processes, which nobody can tell for its own any more: :meth:`accomplice` looks again.
-            return
+            return look
         if suspects:
             raise MeasurementFault(
                 f"{strangers_text(suspects)} on {self._host.name} during the measurement: it is void; "
@@ -204,6 +217,7 @@ class Guard:
             )
         seen = [*clocks, *(reading.sm_clock_hz for reading in look.readings if reading.sm_clock_hz is not None)]
         clocks[:] = [min(seen), max(seen)] if seen else []
+        return look
 
     async def _lasting_strangers(self, look: GpuLook, *, wait_s: float) -> tuple[GpuProcess, ...]:
         """Return the foreign processes of a look that are there in another one too, ``wait_s`` later.

@@ -89,9 +89,19 @@ def _gpu_fields(shape: Profile, holdings: Sequence[Holding], index: int) -> dict
         "utilization.memory": NOT_KNOWN,
         "temperature.gpu": NOT_KNOWN,
         "compute_cap": f"{shape.gpu.compute_capability // 10}.{shape.gpu.compute_capability % 10}",
-        "power.draw": NOT_KNOWN,
+        "power.draw": f"{_power_w(holdings, index):.2f}",
         "mig.mode.current": "Disabled",
     }
+
+
+def _power_w(holdings: Sequence[Holding], index: int) -> float:
+    """Return a GPU's power: idle, or that of one whose memory a living process fills.
+
+    How busy it is nobody wrote into the book, so it does not follow the load. Decoding reads the weights from
+    memory in every step whatever the batch, which makes a serving GPU's power nearly constant.
+    """
+    held = sum(holding.bytes_per_gpu.get(index, 0) for holding in holdings if holding.alive)
+    return _SERVING_W if held > _CONTEXT_BYTES else _IDLE_W
 
 
 def _clock_fields(*, hot: bool) -> dict[str, str]:
@@ -106,6 +116,9 @@ def _clock_fields(*, hot: bool) -> dict[str, str]:
 
 _NOBODY = Holding(pid=0, name="", bytes_per_gpu={}, alive=False, foreign=False)
 _HOT_MHZ = 1200
+_IDLE_W = 72.0
+_SERVING_W = 420.0
+_CONTEXT_BYTES = 4 * 1024**3  # what does not hold more serves no model
 _REASONS = (
     *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown"),
     *("hw_power_brake_slowdown", "sw_thermal_slowdown", "sync_boost"),
@@ -114,6 +127,7 @@ _HOT_REASONS = ("hw_slowdown", "hw_thermal_slowdown")
 _UNITS = {
     "clocks.current.sm": "MHz",
     "clocks.sm": "MHz",
+    "power.draw": "W",
     "memory.total": "MiB",
     "memory.used": "MiB",
     "memory.free": "MiB",
