@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench_peers.bars import Rounds, bar_lines, ratio
 from bench_peers.loads import QUICK, SCENARIOS, Scenario
-from bench_peers.peers import PEERS, Peer, install, write_files
+from bench_peers.peers import LEFT_OUT, PEERS, Peer, install, write_files
 from bench_peers.run import OURS, STOCK, Run, run_once
 
 COLUMNS = (
@@ -134,6 +134,10 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=tuple(SCENARIOS), help="this load; may be repeated")
     parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: at least 1")
+    if options.json is not None and not options.json.resolve().parent.is_dir():
+        parser.error(f"--json {options.json}: there is no such folder; make it first")
     usable = sorted(os.sched_getaffinity(0))
     if options.cores is None and len(usable) < 2:
         print("bench_client: needs two cores, this machine lets it use one", file=sys.stderr)
@@ -144,7 +148,7 @@ def main() -> int:
         print(line, file=sys.stderr, flush=True)
 
     titles = options.only or (QUICK if options.quick else tuple(SCENARIOS))
-    missing: list[str] = []
+    missing = [f"{name}: {why}" for name, why in LEFT_OUT.items()] if options.peers else []
     peers: list[Peer] = []
     for peer in PEERS if options.peers else ():
         say(f"installing {peer.name}")

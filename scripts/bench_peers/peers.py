@@ -128,6 +128,14 @@ PEERS = (
     ),
 )
 
+LEFT_OUT = {
+    "GuideLLM": "it brings torch and 6 GB with it",
+    "inference-perf": "it needs Python 3.12",
+    "AIPerf": "a dozen processes that are built for several cores, 1.2 GB",
+    "genai-bench": "it starts users over a time that it counts as load, 1.3 GB",
+}
+"""Clients that are not run, and why."""
+
 
 def install(peer: Peer) -> str | None:
     """Make the peer's environment unless it is there; return why it cannot be, in one line."""

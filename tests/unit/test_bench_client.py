@@ -126,3 +126,26 @@ def test_a_load_says_how_many_chunks_a_request_has(bench: ModuleType) -> None:
     assert bench.SCENARIOS[loads.SPECULATIVE].chunks == 151
     assert bench.SCENARIOS[loads.IN_STEP].chunks == 400
     assert bench.SCENARIOS[loads.FLOOD].offered is None
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--rounds", "0"), "--rounds 0: at least 1"),
+        (("--json", "/nowhere/at/all.json"), "there is no such folder"),
+        (("--only", "everything"), "invalid choice"),
+    ],
+    ids=["no_rounds", "no_folder", "unknown_load"],
+)
+def test_what_cannot_be_run_is_said_in_a_line_before_anything_runs(
+    bench: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    why: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_client", *options])
+    with pytest.raises(SystemExit) as exit_:
+        bench.main()
+    assert exit_.value.code == 2
+    assert why in capsys.readouterr().err
