@@ -197,9 +197,10 @@ def test_stamps_are_the_server_s_within_the_noise_of_the_machine() -> None:
     late = sorted(
         got - sent
         for record, truth in zip(run.records, run.server.sent, strict=True)
+        if not record.merged  # their stamps are estimates
         for got, sent in zip(record.chunk_s, truth.stamps_s, strict=False)
     )
-    assert late[0] >= 0
+    assert late[0] >= -0.001  # of a wall clock that is set meanwhile
     assert late[len(late) // 2] < 0.005
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tuner.engines import openai_stream
+from tuner.engines.sglang import SglangAdapter
 from tuner.load.stream import Failure, StreamEnd
 from tuner.load.tally import Tally
 from tuner.model.http import StreamDelta
@@ -189,3 +194,118 @@ def test_the_curve_of_a_live_uncounted_request_is_estimated_from_complete_ones()
     curve = request.arrivals(4.0)
     assert curve is not None
     assert list(curve.totals) == [4.0, 8.0]
+
+
+# ------------------------------------------------------------------ counts that cannot be
+
+
+@pytest.mark.parametrize(
+    ("stream", "complaint"),
+    [
+        (event(total=5) + event(total=3) + event(total=9) + DONE, "fell"),
+        (event(total=-4) + event(total=9) + DONE, "fell"),
+        (event(total=9) + event(total=18) + DONE, "18 tokens, but 9"),
+        (event(total=1 << 50) + DONE, "was no count"),
+    ],
+    ids=["falls", "negative", "too many", "absurd"],
+)
+def test_a_count_that_cannot_be_is_a_failure(stream: bytes, complaint: str) -> None:
+    request = tally(ignore_eos=False)
+    request.feed(stream, 2.0)
+    record = request.record(WHOLE)
+    assert record.status is RequestStatus.MISCOUNTED
+    assert complaint in (record.error or "")
+
+
+# ------------------------------------------------------------------ several chunks in one read
+
+
+def test_chunks_of_one_read_are_spread_over_the_gap_before_it_and_counted() -> None:
+    request = tally()
+    request.feed(event(total=1), 2.0)
+    request.feed(event(total=3) + event(total=5), 4.0)
+    request.feed(event(total=7), 4.0)  # the rest of the same read
+    request.feed(event(total=9) + DONE, 5.0)
+    record = request.record(WHOLE)
+    assert record.chunk_s == pytest.approx((2.0, 2.0 + 2 / 3, 2.0 + 4 / 3, 4.0, 5.0))
+    assert (record.chunk_tokens, record.merged) == ((1, 2, 2, 2, 2), 2)
+
+
+def test_nothing_says_when_the_first_of_the_first_read_came() -> None:
+    request = tally()
+    request.feed(event(total=1) + event(total=9) + DONE, 2.0)
+    record = request.record(WHOLE)
+    assert (record.chunk_s, record.merged) == ((2.0, 2.0), 1)
+
+
+# ------------------------------------------------------------------ the quick way and the whole one
+
+SGLANG = SglangAdapter()
+TEXTS = st.text(max_size=12) | st.sampled_from(
+    ['"finish_reason":null}],"usage":{"prompt_tokens":1,"completion_tokens":99,"total_tokens":9}}', "\\", '"error"', ""]
+)
+COUNTS = st.integers(-3, 60) | st.sampled_from([None, 1 << 63, 1.5, "six", True])
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """Make an event as servers send them, and as they should not."""
+    text = draw(TEXTS)
+    choice: dict[str, object] = {"index": 0}
+    choice |= draw(st.sampled_from([{"text": text}, {"delta": {"content": text}}, {"delta": {"role": "assistant"}}]))
+    choice |= draw(st.sampled_from([{}, {"logprobs": None}]))
+    choice |= draw(st.sampled_from([{}, {"finish_reason": None}, {"finish_reason": None}, {"finish_reason": "stop"}]))
+    choice |= draw(st.sampled_from([{}, {"matched_stop": None}, {"stop_reason": None}, {"matched_stop": text}]))
+    message: dict[str, object] = draw(st.sampled_from([{}, {"id": "a"}, {"id": "a", "created": 7, "model": text}]))
+    message = message | {"choices": [choice]}
+    usage: dict[str, object] = draw(st.sampled_from([{}, {"prompt_tokens": 7}]))
+    usage = usage | {"completion_tokens": draw(COUNTS)}
+    usage |= draw(st.sampled_from([{}, {"total_tokens": 8}, {"prompt_tokens_details": {"cached_tokens": 3}}]))
+    message |= draw(st.sampled_from([{}, {"usage": None}, {"usage": usage}, {"usage": usage}]))
+    message |= draw(st.sampled_from([{}, {}, {"error": {"message": "full"}}, {"metadata": {"x": 1}}]))
+    blank = draw(st.booleans())
+    return json.dumps(
+        message, separators=(", ", ": ") if blank else (",", ":"), ensure_ascii=draw(st.booleans())
+    ).encode()
+
+
+@given(messages())
+def test_a_quick_count_is_the_count_of_the_whole_event_which_says_nothing_else(payload: bytes) -> None:
+    quick = SGLANG.quick_count(payload)
+    if quick is not None:
+        whole = SGLANG.read_event(payload)
+        assert (whole.tokens_total, whole.error, whole.finish_reason, whole.done) == (quick, None, None, False)
+
+
+def test_the_events_of_a_stream_under_way_are_counted_quickly() -> None:
+    sglang = (
+        b'{"id":"a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" word",'
+        b'"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":{"prompt_tokens":7,"total_tokens":19,'
+        b'"completion_tokens":12,"prompt_tokens_details":null,"reasoning_tokens":0}}'
+    )
+    assert SGLANG.quick_count(sglang) == openai_stream.read_event(sglang).tokens_total == 12
+    assert SGLANG.quick_count(sglang.replace(b'"finish_reason":null', b'"finish_reason":"length"')) is None
+    assert SGLANG.quick_count(b"[DONE]") is None
+
+
+class Slow(SglangAdapter):
+    def quick_count(self, event: bytes) -> int | None:  # noqa: ARG002 - the whole way only
+        return None
+
+
+@given(st.lists(messages(), max_size=8), st.lists(st.integers(0, 4000), max_size=6), st.booleans())
+def test_both_ways_make_the_same_record_wherever_the_stream_is_cut(
+    payloads: list[bytes], cuts: list[int], is_crlf: bool
+) -> None:
+    end = b"\r\n\r\n" if is_crlf else b"\n\n"
+    body = b"".join(b"data: " + payload + end for payload in payloads) + DONE
+    places = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
+    parts = [body[a:b] for a, b in itertools.pairwise(places)]
+    records = []
+    for engine in (SglangAdapter(), Slow()):
+        request = Tally(engine, Workload(output_tokens=40), concurrency=1, slot=0, prompt_id="p")
+        request.sent(0.5)
+        for at, part in enumerate(parts):
+            request.feed(part, 1.0 + at)
+        records.append(request.record(WHOLE))
+    assert records[0] == records[1]

@@ -90,7 +90,7 @@ class HttpLoadGenerator:
             )
             async with watching() as watch, loop:
                 decision = await _until_over(loop, target, leg, progress)
-                health = watch.health()
+                health = watch.health(loop.reads, loop.records)
                 await account.close(loop)
         await account.abort()
         # A server that refuses at once makes any client busy: its failures say more than our load.

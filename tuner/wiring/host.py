@@ -23,6 +23,7 @@ from tuner.hosts.systemd.root import Root
 from tuner.hosts.systemd.service import SystemdServiceManager
 from tuner.hosts.systemd.tenancy import UnitTenancy
 from tuner.load.client import HttpLoadGenerator
+from tuner.load.health import STRICT_LIMITS
 from tuner.load.http import HttpControlClient
 from tuner.model.host import CommandResult
 from tuner.model.lease import Holder
@@ -94,7 +95,7 @@ def _process(spec: ProcessHostSpec) -> HostPorts:
             service_dir(spec), {**os.environ, "PATH": _path_with(Path(sys.executable).parent)}
         ),
         gpu=_gpu(spec, way),
-        load=HttpLoadGenerator(),
+        load=HttpLoadGenerator(limits=STRICT_LIMITS),
         control=HttpControlClient,
         clock=SystemClock(),
         route=way.route,
@@ -130,7 +131,7 @@ def _owned(spec: UnitHostSpec | ProcessHostSpec, way: Way, service: ServiceManag
         address=way.address,
         service=service,
         gpu=_gpu(spec, way),
-        load=HttpLoadGenerator(),
+        load=HttpLoadGenerator(limits=STRICT_LIMITS),
         control=HttpControlClient,
         clock=SystemClock(),
         route=way.route,

@@ -52,7 +52,8 @@ class ChunkedBody:
         """Take one read."""
         if not self._left and not self._line:
             end = data.find(_CRLF, 1, 10)
-            if end > 0 and data[0] > 47:  # neither a sign nor a blank, which int() would take
+            # int() would take a sign, blanks, _ and 0x too.
+            if end > 0 and data[:end].isalnum() and data[1] not in b"xX":
                 try:
                     size = int(data[:end], 16)
                 except ValueError:

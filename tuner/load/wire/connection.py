@@ -99,12 +99,14 @@ class Connection:
             return
         counts, clock = self._counts, self._clock
         counts.reads += 1
-        if ancillary and clock.is_steady:
+        if ancillary:
             seconds, nanoseconds = unpack_stamp(ancillary[0][2])
-            at_s = (seconds - clock.base_s) + nanoseconds * 1e-9 + clock.shift_s
-            counts.stamped += 1
-            if begun_s - at_s > _LATE_S:
-                counts.late += 1
+            stamp_s = (seconds - clock.base_s) + nanoseconds * 1e-9 + clock.shift_s
+            if clock.is_steady or clock.is_credible(stamp_s, begun_s):
+                at_s = stamp_s
+                counts.stamped += 1
+                if begun_s - at_s > _LATE_S:
+                    counts.late += 1
         self.last_s = at_s
         try:
             self._take(data, at_s)

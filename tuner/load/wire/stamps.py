@@ -2,13 +2,15 @@
 
 Linux stamps the segments of a TCP socket that asks for it (``SO_TIMESTAMPNS``) on CLOCK_REALTIME and
 tells the stamp of the last one a read returned. ``perf_counter`` is CLOCK_MONOTONIC there. Both run at
-one rate, so their distance changes only when somebody sets the wall clock. It is measured before
-every batch of reads: where it has jumped since the last batch, the stamps of this batch may be of
-either side of the jump and are not used.
+one rate, so their distance changes only when somebody sets the wall clock; some virtual machines do so
+ten times a second. It is measured before every batch of reads. Where it has jumped since the last
+batch, a stamp may be of either side of the jump: it is taken for one from after it, where what waits to
+be read nearly always belongs, unless that would put it outside of the time since the last batch.
 """
 
 from __future__ import annotations
 
+import math
 import platform
 import socket
 import struct
@@ -25,6 +27,7 @@ unpack_stamp: Callable[[bytes], tuple[int, int]] = _TIMESPEC.unpack
 """Seconds and nanoseconds out of a read's ancillary data."""
 
 _STEADY_NS = 20_000  # two readings one after the other differ by less, unless something came between
+_SMALL_NS = 1_000_000  # a jump whose whole error would still be bearable
 _TRIES = 8
 
 
@@ -50,28 +53,40 @@ class KernelClock:
     Attributes:
         base_s: to be subtracted from whole seconds.
         shift_s: to be added to the rest.
-        is_steady: the stamps of this batch can be used.
+        is_steady: the wall clock was not set since the last batch.
     """
 
-    __slots__ = ("_distance_ns", "_mono_ns", "_wall_ns", "base_s", "is_steady", "shift_s")
+    __slots__ = ("_distance_ns", "_floor_s", "_mono_ns", "_synced_ns", "_wall_ns", "base_s", "is_steady", "shift_s")
 
     def __init__(
         self, wall_ns: Callable[[], int] = time.time_ns, mono_ns: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         self._wall_ns = wall_ns
         self._mono_ns = mono_ns
+        self._synced_ns = mono_ns()
+        self._floor_s = math.inf
         self._take(self._measure())
         self.is_steady = True
 
     def sync(self) -> None:
         """Measure the distance before a batch of reads."""
-        jump_ns = self._wall_ns() - self._mono_ns() - self._distance_ns
+        mono_ns, before_ns = self._mono_ns(), self._synced_ns
+        self._synced_ns = mono_ns
+        jump_ns = self._wall_ns() - mono_ns - self._distance_ns
         if -_STEADY_NS < jump_ns < _STEADY_NS:
             self.is_steady = True
             return
-        before_ns = self._distance_ns
-        self._take(self._measure())
-        self.is_steady = abs(self._distance_ns - before_ns) < _STEADY_NS
+        jump_ns = self._measure() - self._distance_ns
+        self._take(self._distance_ns + jump_ns)
+        self.is_steady = abs(jump_ns) < _STEADY_NS
+        # Where both sides lie in the time since the last batch, the error may be as large as the jump.
+        span_ns = mono_ns - before_ns
+        is_clear = abs(jump_ns) <= max(_SMALL_NS, span_ns // 10) or abs(jump_ns) >= span_ns
+        self._floor_s = before_ns * 1e-9 if is_clear else math.inf
+
+    def is_credible(self, at_s: float, now_s: float) -> bool:
+        """Whether a stamp can be used though the wall clock was set."""
+        return self._floor_s <= at_s <= now_s
 
     def _measure(self) -> int:
         """Return wall - monotonic; of several readings the one with the least between them."""
