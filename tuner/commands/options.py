@@ -41,6 +41,10 @@ Root = Annotated[Path, typer.Option("--root", help="The folder that holds studie
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials that count, instead of the file's.")]
 Sampler = Annotated[str | None, typer.Option(help="Sampler, instead of the file's.")]
 Seed = Annotated[int | None, typer.Option(min=0, max=HIGHEST_SEED, help="Seed, instead of the file's.")]
+PromptsFrom = Annotated[
+    str | None,
+    typer.Option("--prompts", metavar="SET|FILE", help="A shipped set or a file of prompts, instead of the file's."),
+]
 Speed = Annotated[
     float | None, typer.Option(min=0.01, help="How many times faster than real a simulated server loads.")
 ]

@@ -16,6 +16,7 @@ class Overrides:
     """Options of the command line that replace what the file says; None leaves it.
 
     Attributes:
+        prompts: a shipped set, or a file as the command line names it.
         simulated_hosts: how many simulated hosts.
         host: run on this one of the study's hosts only; together with ``unit`` an address of any host.
         unit: run on this unit of systemd, of ``host`` or of this machine, and on nothing else.
@@ -27,6 +28,7 @@ class Overrides:
     trials: int | None = None
     sampler: str | None = None
     seed: int | None = None
+    prompts: str | None = None
     speed: float | None = None
     simulated_hosts: int | None = None
     host: str | None = None

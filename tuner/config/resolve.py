@@ -148,7 +148,10 @@ def _parts(study: StudyFile, root: Path, known: Known, over: Overrides) -> _Part
     if sampler not in known.samplers:
         raise UsageError(f"--sampler: {unknown('sampler', sampler, known.samplers)}")
     simulated = any(isinstance(host, SimulatedHostSpec) for host in hosts)
-    workload = _with_prompts(study, root, simulated=simulated)
+    workload = study.simulated_workload if simulated else study.workload
+    workload = (
+        _with_prompts(workload, study, root) if over.prompts is None else _with_given_prompts(workload, over.prompts)
+    )
     wrong = off_the_ladder(study.aims, workload)
     if wrong:
         raise failure(study.shown, wrong)
@@ -224,9 +227,22 @@ def _is_tuned(name: str, space: SearchSpace) -> bool:
     return any(parameter.name == name for parameter in space.parameters)
 
 
-def _with_prompts(study: StudyFile, root: Path, *, simulated: bool) -> Workload:
-    """Choose the workload of the hosts; a prompt file is found relative to ``root``."""
-    workload = study.simulated_workload if simulated else study.workload
+def _with_given_prompts(workload: Workload, given: str) -> Workload:
+    """Lay ``--prompts`` over a workload; a file is found from the current folder, as everywhere on a command line."""
+    if is_shipped(given):
+        return replace(workload, prompts=given)
+    path = Path(given).expanduser().absolute()
+    try:
+        is_there = path.is_file()
+    except OSError as error:
+        raise UsageError(f"--prompts {quoted(given)}: {error.strerror}; name another file") from error
+    if not is_there:
+        raise UsageError(f"--prompts {quoted(given)}: there is no such file; name one, or {', '.join(SHIPPED)}")
+    return replace(workload, prompts=str(path))
+
+
+def _with_prompts(workload: Workload, study: StudyFile, root: Path) -> Workload:
+    """Find a study's prompt file relative to ``root``."""
     if is_shipped(workload.prompts):
         return workload
     path = root / workload.prompts

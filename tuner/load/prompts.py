@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,8 +18,8 @@ from tuner.model.prompt import BUILTIN, CLASSES, SHIPPED, Prompt, is_shipped
 MOST_PROMPTS = 200_000
 LONGEST_CHARACTERS = 4_000_000
 _MOST_BYTES = 2 * 1024**3
-LONG_TOKENS = 1000
-"""From this many on a shipped prompt is a long one: not in ``builtin``, and in ``builtin:long``."""
+SHORT_TOKENS, LONG_TOKENS = 40, 1500
+"""Shipped prompts between these are in ``builtin``, those above in ``builtin:long``."""
 _FILES = ("prompts.jsonl", "long.jsonl")
 
 
@@ -57,7 +60,9 @@ _FIRST_DENSE = 0x2E80
 
 def _shipped(source: str) -> tuple[Prompt, ...]:
     if source not in SHIPPED:
-        raise StudyFileError(f"prompts {source!r}: there is no such set; known: {', '.join(SHIPPED)}")
+        guess = difflib.get_close_matches(source, SHIPPED, n=1)
+        meant = f"; did you mean {guess[0]}?" if guess else ""
+        raise StudyFileError(f"prompts {source}: there is no such set{meant} (known: {', '.join(SHIPPED)})")
     folder = files("tuner.load") / "data"
     prompts = [prompt for name in _FILES for prompt in _parse((folder / name).read_bytes(), name)]
     wanted = source.partition(":")[2]
@@ -65,8 +70,8 @@ def _shipped(source: str) -> tuple[Prompt, ...]:
         return tuple(prompt for prompt in prompts if prompt.prompt_class == wanted)
     if wanted == "all":
         return tuple(prompts)
-    is_long = source != BUILTIN
-    return tuple(prompt for prompt in prompts if (estimated_tokens(prompt) >= LONG_TOKENS) is is_long)
+    low, high = (SHORT_TOKENS, LONG_TOKENS) if source == BUILTIN else (LONG_TOKENS, math.inf)
+    return tuple(prompt for prompt in prompts if low <= estimated_tokens(prompt) < high)
 
 
 def _parse(content: bytes, source: str) -> list[Prompt]:
@@ -95,11 +100,13 @@ def _array(content: bytes, name: str, stem: str) -> list[Prompt]:
         told = f"begins with [ but is no JSON array ({error})"
         raise StudyFileError(f"{name}: {told}; write one JSON object a line, or one array of them") from error
     _require_few(len(values), name)
-    return [
-        _checked(value, f"{name}, item {number}", f"{stem}:{number}")
-        for number, value in enumerate(values, start=1)
-        if not _is_silent(value)
-    ]
+    found: dict[str, Prompt] = {}
+    for number, value in enumerate(values, start=1):
+        if not _is_silent(value):
+            prompt = _checked(value, f"{name}, item {number}", f"{stem}:{number}")
+            own = f"{prompt.id}:{number}" if prompt.id in found else prompt.id
+            found[own] = replace(prompt, id=own)
+    return list(found.values())
 
 
 def _is_silent(value: object) -> bool:

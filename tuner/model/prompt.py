@@ -10,8 +10,8 @@ CLASSES: Final = ("chat", "code", "reasoning", "summarising", "json")
 """The kinds of tasks of the shipped prompts."""
 BUILTIN: Final = "builtin"
 SHIPPED: Final = (BUILTIN, *(f"{BUILTIN}:{name}" for name in (*CLASSES, "long", "all")))
-"""The sets that are shipped: short and medium prompts of all classes; of one class in all lengths; the long ones
-of all classes; everything."""
+"""The sets that are shipped: prompts of all classes as long as people's usually are; those of one class in all
+lengths; the long ones of all classes; everything."""
 
 
 def is_shipped(source: str) -> bool:

@@ -93,7 +93,7 @@ def _terms(workload: Workload) -> dict[str, Any]:
 
 def _workload(workload: Workload) -> dict[str, Any]:
     """Return its keys as JSON has them, to be compared with what comes back from the database."""
-    content: dict[str, Any] = json.loads(json.dumps(_terms(workload)))
+    content: dict[str, Any] = json.loads(json.dumps(asdict(workload) | {"api": workload.api.value}))
     return {key: value for key, value in content.items() if key != "prompts"}
 
 
@@ -123,7 +123,9 @@ def workload_difference(stored: Mapping[str, Any], workload: Workload) -> str | 
     """Say how a study's workload differs from the one it was begun with; None: it does not."""
     if stored.get("workload") == _workload_digest(workload):
         return None
-    named = _changed(stored.get(DETAILS, {}).get("workload", {}), _workload(workload), shown=True)
+    began = stored.get(DETAILS, {}).get("workload", {})
+    filled = {**began, **{key: value for key, value in _LATER.items() if key not in began}} if began else {}
+    named = _changed(filled, _workload(workload), shown=True)
     return "was begun with another workload" + (f" ({named})" if named else "")
 
 
