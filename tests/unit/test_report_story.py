@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.model.account import ClientHealth, Speculation
+from tuner.model.account import ClassResult, ClientHealth, GpuUse, Limit, ServerLoad, Speculation, TokenCheck
 from tuner.model.outcome import Cause, Faulted, Infeasible, Interrupted, Outcome, TrialState, Verdict
 from tuner.model.record import LegResult
 from tuner.model.study import TrialRow
@@ -108,6 +108,53 @@ def test_a_server_that_queues_a_slow_client_and_wide_intervals_are_said() -> Non
     assert "the load's own process was busy at concurrency 64: the server may do more" in said
     assert any(line.startswith("the intervals at concurrency 16 are wider") for line in said)
     assert said[-1] == "not steady: held at concurrency 64 for 20 s, and its throughput still drifted"
+
+
+def test_what_limits_the_aggregate_is_said_from_where_on_and_what_it_was_read_from() -> None:
+    capped = ServerLoad(running=17.0, queued=15.2, kv_usage=0.61, retractions=0.0)
+    full = ServerLoad(running=16.0, queued=47.6, kv_usage=0.97, retractions=3.0)
+    legs = [
+        replace(leg(1, 100), limit=Limit.LOAD),
+        replace(leg(16, 800), limit=Limit.LOAD),
+        replace(leg(32, 1000), limit=Limit.REQUEST_CAP, server=capped),
+        replace(leg(48, 1000), limit=Limit.REQUEST_CAP, server=capped),
+        replace(leg(64, 900), limit=Limit.KV_POOL, server=full),
+    ]
+    said = limits(legs, None, Capacity(max_running_requests=17), {})
+    assert [line for line in said if "by the" in line] == [
+        "aggregate limited by the request cap from concurrency 32 on: 17 ran, 15 waited, its cache was 61 % full",
+        "then by the KV pool from concurrency 64 on: 16 ran, 48 waited, its cache was 97 % full, 3 were retracted",
+    ]
+    assert not any("max_running_requests" in line for line in said)
+
+
+def test_levels_with_room_have_no_limit() -> None:
+    assert not any("limited" in line for line in limits([replace(leg(1, 100), limit=Limit.LOAD)], None, None, {}))
+
+
+def test_classes_drafts_and_energy_are_said_where_they_are_known() -> None:
+    spoken = Speculation(acceptance_length=3.4, accepted_at=(0.9, 0.8, 0.7))
+    classes = (
+        ClassResult(name="chat", requests=9, single_request_throughput=estimate(90), speculation=spoken),
+        ClassResult(name="code", requests=8, single_request_throughput=estimate(120)),
+    )
+    legs = [
+        replace(leg(1, 100), classes=classes, speculation=spoken, gpu=GpuUse(power_w=1600.0, joules_per_token=16.0)),
+        replace(leg(16, 800), gpu=GpuUse(power_w=2000.0, joules_per_token=2.5)),
+    ]
+    said = limits(legs, None, None, {"speculative_num_steps": 3})
+    assert "by class of prompts, alone: chat 90 tok/s (3.40 tokens a step), code 120 tok/s" in said
+    assert "one step gives a lone request 3.4 tokens of at most 4; accepted by draft position: 90 %, 80 %, 70 %" in said
+    assert "2.50 J a token at concurrency 16, the GPUs drawing 2000 W" in said
+
+
+def test_whether_the_tokens_were_checked_is_said() -> None:
+    checked = replace(leg(1, 100), tokens=TokenCheck(replies=1000, counters=1004))
+    assert "tokens: the replies and the server's counters agree within 0.4 %" in limits([checked], None, None, {})
+    assert any("not checked" in line for line in limits([leg(1, 100)], None, None, {}))
+    assert "tokens at concurrency 16: not checked against the server's counters" in limits(
+        [checked, leg(16, 400)], None, None, {}
+    )
 
 
 def test_what_was_not_measured_limits_nothing() -> None:

@@ -149,3 +149,25 @@ def test_the_native_body_has_the_speculation_of_this_request() -> None:
     assert meta["spec_accept_length"] == 8 / 2
     assert meta["finish_reason"] == {"type": "length", "length": 8}
     assert meta["e2e_latency"] == 1.5
+
+
+def test_a_stream_ends_with_what_speculation_and_the_cache_did_for_it_when_asked() -> None:
+    asked = {"return_spec_tokens_details": True, "return_cached_tokens_details": True}
+    built, request = reply(Dialect.COMPLETION, stream=True, max_tokens=8, stream_options={"include_usage": 1}, **asked)
+    request.cached_tokens = 1
+    request.append(1, 2.0)
+    for accepted in (3, 2):
+        request.verified(accepted, 3)
+        request.append(accepted + 1, 2.5)
+    told, usage, done = payloads(built.closing())
+    assert (told["choices"], done) == ([], "DONE")
+    assert told["sglext"]["cached_tokens_details"] == {"device": 1, "host": 0}
+    assert told["sglext"]["spec_tokens_details"]["spec_verify_ct"] == 2
+    assert told["sglext"]["spec_tokens_details"]["spec_correct_drafts_histogram"] == [0, 0, 1, 1]
+    assert usage["usage"]["completion_tokens"] == 8
+
+
+def test_a_stream_of_a_server_that_drafts_nothing_tells_of_no_speculation() -> None:
+    built, request = reply(Dialect.CHAT, stream=True, max_tokens=2, return_spec_tokens_details=True)
+    request.append(2, 2.0)
+    assert payloads(built.closing()) == ["DONE"]

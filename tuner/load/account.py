@@ -17,7 +17,7 @@ from tuner.ports import ControlClient, Target
 from tuner.stats.server import server_load
 from tuner.stats.speculation import speculation
 from tuner.stats.tokens import disagreement, ended_tokens, is_countable, token_check
-from tuner.stats.window import Window
+from tuner.stats.window import Window, tokens_per_chunk
 
 _CONTROL_TIMEOUT_S = 5.0  # counters and abort: the leg does not wait longer for what only explains it
 _LOOK_S = 1.0  # one page of counters a second costs the client a few tenths of a percent of a core
@@ -113,7 +113,8 @@ class ServerAccount:
         tokens = ended_tokens(replies.records)
         if self._before is None or not self._before.is_live:
             return tokens
-        curves = [curve for request in replies.live if (curve := request.arrivals(None)) is not None]
+        per_chunk = tokens_per_chunk(replies.records)  # for requests whose count comes at their end only
+        curves = [curve for request in replies.live if (curve := request.arrivals(per_chunk)) is not None]
         return tokens + round(sum(curve.totals[-1] for curve in curves))
 
     async def _at_rest(self) -> Counters | None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tuner.model.account import Limit
 from tuner.model.record import LegResult
 from tuner.model.space import Value
 from tuner.model.trial import Capacity
 
 _STEPS = "speculative_num_steps"
+_LIMITS = {
+    Limit.CLIENT: "the client",
+    Limit.REQUEST_CAP: "the request cap",
+    Limit.KV_POOL: "the KV pool",
+    Limit.COMPUTE: "compute",
+}
 _NOTEWORTHY = 0.05
 """Differences of throughput below it are within what two runs of one server differ by."""
 _BUSY_CLIENT = 0.9
@@ -26,7 +33,9 @@ def limits(
         capacity: as the server said.
         settings: that were asked for.
     """
-    lines = [*_peak(legs), *_slots(legs, capacity), *_acceptance(legs, settings), *_client(legs)]
+    named = _named(legs)
+    lines = [*_peak(legs), *named, *([] if named else _slots(legs, capacity)), *_acceptance(legs, settings)]
+    lines += [*_classes(legs), *_tokens(legs), *_energy(legs), *_client(legs)]
     return (*lines, *_steadiness(legs, soak))
 
 
@@ -45,6 +54,69 @@ def _peak(legs: Sequence[LegResult]) -> list[str]:
     growth = 100 * (top / before - 1)
     more = "a longer ladder in [workload] would show more"
     return [f"not full yet: from {before_at} to {top_at} requests the throughput still grows by {growth:.0f} %; {more}"]
+
+
+def _named(legs: Sequence[LegResult]) -> list[str]:
+    """Say from which concurrency on what kept the aggregate down; of levels with room nothing."""
+    lines: list[str] = []
+    last: Limit | None = None
+    for leg in legs:
+        if leg.limit is not last and leg.limit in _LIMITS:
+            start = "aggregate limited by" if not lines else "then by"
+            lines.append(f"{start} {_LIMITS[leg.limit]} from concurrency {leg.concurrency} on{_pressure(leg)}")
+        last = leg.limit
+    return lines
+
+
+def _pressure(leg: LegResult) -> str:
+    """Say what the limit was read from."""
+    server = leg.server
+    if server is None or leg.limit not in (Limit.REQUEST_CAP, Limit.KV_POOL):
+        return ""
+    facts = [
+        "" if server.running is None else f"{server.running:.0f} ran",
+        "" if server.queued is None else f"{server.queued:.0f} waited",
+        "" if server.kv_usage is None else f"its cache was {100 * server.kv_usage:.0f} % full",
+        f"{server.retractions:.0f} were retracted" if server.retractions else "",
+    ]
+    said = ", ".join(fact for fact in facts if fact)
+    return f": {said}" if said else ""
+
+
+def _classes(legs: Sequence[LegResult]) -> list[str]:
+    """Say what each class of prompts got alone, where there is more than one."""
+    found = legs[0].classes if legs else ()
+    told = []
+    for each in found:
+        if each.single_request_throughput is None:
+            continue
+        length = None if each.speculation is None else each.speculation.acceptance_length
+        accepted = "" if length is None else f" ({length:.2f} tokens a step)"
+        told.append(f"{each.name} {each.single_request_throughput.value:.0f} tok/s{accepted}")
+    return [f"by class of prompts, alone: {', '.join(told)}"] if len(told) > 1 else []
+
+
+def _tokens(legs: Sequence[LegResult]) -> list[str]:
+    """Say whether the replies' tokens were held against the server's counters; legs that differ are void, not here."""
+    measured = [leg for leg in legs if leg.aggregate_throughput is not None]
+    unchecked = [leg.concurrency for leg in measured if leg.tokens is None]
+    if not unchecked:
+        worst = max((abs(leg.tokens.difference) for leg in measured if leg.tokens is not None), default=None)
+        return (
+            [] if worst is None else [f"tokens: the replies and the server's counters agree within {100 * worst:.1f} %"]
+        )
+    if len(unchecked) == len(measured):
+        return ["tokens: the replies were not checked against the server's counters: it has none, or they are off"]
+    return [f"tokens at concurrency {', '.join(map(str, unchecked))}: not checked against the server's counters"]
+
+
+def _energy(legs: Sequence[LegResult]) -> list[str]:
+    """Say what a token costs at the level where it costs least."""
+    told = [(leg.gpu, leg.concurrency) for leg in legs if leg.gpu is not None and leg.gpu.joules_per_token is not None]
+    if not told:
+        return []
+    gpu, concurrency = min(told, key=lambda each: each[0].joules_per_token or 0.0)
+    return [f"{gpu.joules_per_token:.2f} J a token at concurrency {concurrency}, the GPUs drawing {gpu.power_w:.0f} W"]
 
 
 def _slots(legs: Sequence[LegResult], capacity: Capacity | None) -> list[str]:
@@ -66,7 +138,11 @@ def _acceptance(legs: Sequence[LegResult], settings: Mapping[str, Value]) -> lis
     most = f" of at most {steps + 1}" if isinstance(steps, int) and steps > 0 else ""
     if not most:
         return []
-    return [f"one step gives a lone request {speculation.acceptance_length:.1f} tokens{most}"]
+    by_position = ""
+    if speculation.accepted_at:
+        shares = ", ".join(f"{100 * share:.0f} %" for share in speculation.accepted_at)
+        by_position = f"; accepted by draft position: {shares}"
+    return [f"one step gives a lone request {speculation.acceptance_length:.1f} tokens{most}{by_position}"]
 
 
 def _client(legs: Sequence[LegResult]) -> list[str]:

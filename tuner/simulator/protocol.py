@@ -49,6 +49,8 @@ class Generation:
     Attributes:
         usage_at_end: a last event with the token counts.
         usage_always: token counts in every event.
+        spec_details: a stream ends with what speculation did for it.
+        cached_details: and with where its cached prompt tokens were.
     """
 
     dialect: Dialect
@@ -58,6 +60,8 @@ class Generation:
     stream: bool
     usage_at_end: bool
     usage_always: bool
+    spec_details: bool = False
+    cached_details: bool = False
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -116,6 +120,8 @@ def parse_generation(body: bytes, dialect: Dialect, limits: Limits, *, usage_def
         stream=fields.get("stream") is True,
         usage_at_end=bool(options.get("include_usage", usage_default)),
         usage_always=bool(options.get("continuous_usage_stats", False)),
+        spec_details=fields.get("return_spec_tokens_details") is True,
+        cached_details=fields.get("return_cached_tokens_details") is True,
     )
 
 
@@ -236,9 +242,34 @@ class Reply:
 
     def closing(self) -> bytes:
         """Return what a stream ends with."""
+        return self._extension() + self._counts()
+
+    def _counts(self) -> bytes:
         if self._generation.usage_at_end and self._generation.dialect is not Dialect.NATIVE:
             return event({**self._head, "choices": [], "usage": self._usage()}) + DONE
         return DONE
+
+    def _extension(self) -> bytes:
+        """Return SGLang's own fields, in an event without choices before the last usage; empty: none were asked for."""
+        if self._generation.dialect is Dialect.NATIVE:
+            return b""
+        extension: dict[str, Any] = {}
+        if self._generation.cached_details:
+            extension["cached_tokens_details"] = {"device": self._request.cached_tokens, "host": 0}
+        if self._generation.spec_details and self._request.verify_steps:
+            extension["spec_tokens_details"] = self._speculation()
+        return event({**self._head, "choices": [], "sglext": extension}) if extension else b""
+
+    def _speculation(self) -> dict[str, Any]:
+        request = self._request
+        return {
+            "spec_accept_length": request.generated / request.verify_steps,
+            "spec_accept_rate": _share(request.correct_drafts, request.proposed_drafts),
+            "spec_num_correct_drafts": request.correct_drafts,
+            "spec_num_proposed_drafts": request.proposed_drafts,
+            "spec_verify_ct": request.verify_steps,
+            "spec_correct_drafts_histogram": list(request.histogram),
+        }
 
     def whole(self) -> dict[str, Any]:
         """Return the body of a reply that is not streamed."""
@@ -267,14 +298,7 @@ class Reply:
             "cached_tokens": request.cached_tokens,
         }
         if request.verify_steps:
-            meta |= {
-                "spec_accept_length": request.generated / request.verify_steps,
-                "spec_accept_rate": _share(request.correct_drafts, request.proposed_drafts),
-                "spec_num_correct_drafts": request.correct_drafts,
-                "spec_num_proposed_drafts": request.proposed_drafts,
-                "spec_verify_ct": request.verify_steps,
-                "spec_correct_drafts_histogram": list(request.histogram),
-            }
+            meta |= self._speculation()
         if request.finish is not None and request.last_s is not None:
             meta["e2e_latency"] = request.last_s - request.arrived_s
         return {"text": "".join(request.parts), "output_ids": list(request.output_ids), "meta_info": meta}

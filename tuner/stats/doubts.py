@@ -16,7 +16,7 @@ def doubts(leg: LegResult) -> tuple[str, ...]:
     if share is None or share <= INTENDED_CACHED_SHARE:
         return ()
     text = (
-        f"{share:.0%} of the prompt tokens came from the prefix cache although every prompt is made unique: "
+        f"{100 * share:.0f} % of the prompt tokens came from the prefix cache although every prompt is made unique: "
         "TTFT and prefill are better than new prompts would have; look for a system prompt that all share"
     )
     return (text,)

@@ -55,4 +55,4 @@ def disagreement(check: TokenCheck | None) -> str | None:
         reason = "another client uses this server, or a proxy drops events: keep everybody else off it"
     else:
         reason = "another server answers than the one that is asked for its counters: correct the base URL"
-    return f"{numbers} ({check.difference:+.1%}): {reason}"
+    return f"{numbers} ({100 * check.difference:+.1f} %): {reason}"
