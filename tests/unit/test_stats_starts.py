@@ -8,7 +8,15 @@ import random
 import pytest
 
 from tuner.model.metric import Estimate
-from tuner.stats.starts import StartSpread, combined, standard_error, start_spread, uncertainty
+from tuner.stats.starts import (
+    StartSpread,
+    combined,
+    discordant,
+    middle,
+    standard_error,
+    start_spread,
+    uncertainty,
+)
 from tuner.testing.results import estimate
 
 
@@ -75,3 +83,27 @@ def test_the_uncertainty_of_a_lone_start_is_at_least_what_other_starts_differ() 
     lone = estimate(100, 0.001)
     assert uncertainty(lone, [lone], StartSpread(relative=0.03, degrees=5)) == pytest.approx(3)
     assert uncertainty(bare(100), [bare(100)], None) == 0
+
+
+def test_a_start_that_is_off_by_a_hundred_makes_its_configuration_discordant_and_no_other() -> None:
+    """Recorded: a client that was starved read whole replies at once."""
+    groups = [[232, 241, 226, 230], [290, 287], [40_038, 124], [233, 233]]
+    assert discordant(groups) == {2}
+    pooled = start_spread([group for place, group in enumerate(groups) if place != 2])
+    assert pooled is not None
+    assert pooled.relative < 0.03
+
+
+def test_nobody_is_discordant_among_two_or_where_all_scatter_alike() -> None:
+    assert discordant([[100, 200], [100, 101]]) == frozenset()
+    assert discordant([[100, 100], [100, 101], [100, 100.5]]) == frozenset()
+    rng = random.Random(2)
+    odd = sum(bool(discordant([[rng.gauss(100, 3) for _ in range(3)] for _ in range(8)])) for _ in range(300))
+    assert odd / 300 < 0.03, "1 % by design"
+
+
+def test_of_discordant_starts_the_middle_one_counts_and_of_two_the_worse() -> None:
+    lucky, fair, poor = bare(40_038), bare(124), bare(120)
+    assert middle([lucky, fair], maximize=True) == Estimate(value=124, low=124, high=40_038, samples=2)
+    assert middle([lucky, fair], maximize=False).value == 40_038
+    assert middle([lucky, poor, fair], maximize=True).value == 124

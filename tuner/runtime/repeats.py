@@ -168,9 +168,13 @@ class Repeats:
         return [each for each in _in_front(standings(rows, self.objectives)) if not _is_given_up(rows, each.row.number)]
 
     def _missing(self, rows: Sequence[TrialRow], standing: Standing) -> int:
-        """Count the fresh starts that a configuration still needs, those under way not counted."""
+        """Count the fresh starts that a configuration still needs, those under way not counted.
+
+        One whose starts disagree gets one more, which decides between them.
+        """
         running = sum(_runs(row) for row in _repeats(rows, of=standing.row.number))
-        return max(0, self.terms.confirmations - standing.repeats - running)
+        wanted = self.terms.confirmations + (1 if standing.is_discordant else 0)
+        return max(0, wanted - standing.repeats - running)
 
     def _confirmation(self, rows: Sequence[TrialRow], host: str) -> Repeat | None:
         wanted = self._wanted(rows)

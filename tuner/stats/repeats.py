@@ -20,7 +20,7 @@ from tuner.model.study import TrialRow
 from tuner.stats.drift import Drift, Level, drift_of
 from tuner.stats.membership import membership
 from tuner.stats.pareto import front
-from tuner.stats.starts import StartSpread, combined, standard_error, start_spread, uncertainty
+from tuner.stats.starts import StartSpread, combined, discordant, middle, standard_error, start_spread, uncertainty
 
 _LEAST_ERROR = 1e-6
 """Of a level, relative: a value without an interval and without repeats to judge it by still weighs something."""
@@ -46,7 +46,7 @@ def settled(rows: Sequence[TrialRow], objectives: Sequence[Objective]) -> tuple[
     repeats = _repeats_of(rows)
     if not repeats:
         return tuple(rows)
-    spread = _spread(rows, repeats, objectives)
+    spread = _pools(rows, repeats, objectives)
     return tuple(
         _settle(row, repeats[row.number], spread, objectives) if row.number in repeats else row for row in rows
     )
@@ -74,22 +74,34 @@ def _measured(row: TrialRow) -> Measured:
     return outcome
 
 
-def _spread(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pool:
+    """What the starts of one objective differ; ``discordant`` are the trials that differ too much for it."""
+
+    spread: StartSpread | None
+    discordant: frozenset[int]
+
+
+def _pools(
     rows: Sequence[TrialRow], repeats: Mapping[int, Sequence[TrialRow]], objectives: Sequence[Objective]
-) -> tuple[StartSpread | None, ...]:
-    """Return the spread between starts, one per objective."""
-    groups = [
-        [values_of(_measured(start), objectives) for start in _starts(row, repeats[row.number])]
+) -> tuple[_Pool, ...]:
+    """Return one per objective."""
+    groups = {
+        row.number: [values_of(_measured(start), objectives) for start in _starts(row, repeats[row.number])]
         for row in rows
         if row.number in repeats and isinstance(own_outcome(row), Measured)
-    ]
-    return tuple(
-        start_spread([[start[index].value for start in group] for group in groups]) for index in range(len(objectives))
-    )
+    }
+    numbers, pools = tuple(groups), []
+    for index in range(len(objectives)):
+        values = [[start[index].value for start in group] for group in groups.values()]
+        odd = discordant(values)
+        spread = start_spread([group for place, group in enumerate(values) if place not in odd])
+        pools.append(_Pool(spread=spread, discordant=frozenset(numbers[place] for place in odd)))
+    return tuple(pools)
 
 
 def _settle(
-    row: TrialRow, repeats: Sequence[TrialRow], spread: Sequence[StartSpread | None], objectives: Sequence[Objective]
+    row: TrialRow, repeats: Sequence[TrialRow], pools: Sequence[_Pool], objectives: Sequence[Objective]
 ) -> TrialRow:
     if not isinstance(row.outcome, Measured):
         return row  # a person said otherwise
@@ -100,7 +112,12 @@ def _settle(
     starts = _starts(row, repeats)
     outcomes = [_measured(start) for start in starts]
     by_objective = list(zip(*(values_of(outcome, objectives) for outcome in outcomes), strict=True))
-    estimates = [combined(values, between) for values, between in zip(by_objective, spread, strict=True)]
+    estimates = [
+        middle(values, maximize=objective.direction is Direction.MAXIMIZE)
+        if row.number in pool.discordant
+        else combined(values, pool.spread)
+        for values, pool, objective in zip(by_objective, pools, objectives, strict=True)
+    ]
     named = {objective.name: estimate for objective, estimate in zip(objectives, estimates, strict=True)}
     peaks = Counter(outcome.peak_concurrency for outcome in outcomes)
     outcome = replace(row.outcome.with_estimates(named), peak_concurrency=peaks.most_common(1)[0][0])
@@ -132,12 +149,14 @@ class Standing:
         is_member: its value is on the front.
         chance: probability that it belongs to the front.
         repeats: fresh starts in its value besides the first.
+        is_discordant: its starts differ far more than those of other configurations.
     """
 
     row: TrialRow
     is_member: bool
     chance: float
     repeats: int
+    is_discordant: bool = False
 
 
 Point: TypeAlias = tuple[float, ...]
@@ -151,13 +170,20 @@ def standings(rows: Sequence[TrialRow], objectives: Sequence[Objective]) -> tupl
         objectives: of the study.
     """
     every = [row for row in rows if row.repeat is None and isinstance(row.outcome, Measured) and row.values is not None]
-    spread = _spread(rows, _repeats_of(rows), objectives)
+    pools = _pools(rows, _repeats_of(rows), objectives)
+    odd = frozenset[int]().union(*(pool.discordant for pool in pools))
     by_number = {row.number: row for row in rows}
     points = [_upwards(row.values or (), objectives) for row in every]
     members = set(front(points))
-    chances = membership(points, _errors(every, by_number, spread, objectives))
+    chances = membership(points, _errors(every, by_number, pools, objectives))
     return tuple(
-        Standing(row=row, is_member=index in members, chance=chances[index], repeats=max(0, len(row.starts) - 1))
+        Standing(
+            row=row,
+            is_member=index in members,
+            chance=chances[index],
+            repeats=max(0, len(row.starts) - 1),
+            is_discordant=row.number in odd,
+        )
         for index, row in enumerate(every)
     )
 
@@ -172,7 +198,7 @@ def _upwards(values: Sequence[float], objectives: Sequence[Objective]) -> Point:
 def _errors(
     every: Sequence[TrialRow],
     by_number: Mapping[int, TrialRow],
-    spread: Sequence[StartSpread | None],
+    pools: Sequence[_Pool],
     objectives: Sequence[Objective],
 ) -> list[list[float]]:
     """Return standard errors; where nothing is known of one, the largest of the others, relative, is taken."""
@@ -182,7 +208,11 @@ def _errors(
         starts = [values_of(_measured(by_number[number]), objectives) for number in row.starts or (row.number,)]
         table.append(
             [
-                uncertainty(value, [start[index] for start in starts], spread[index])
+                (
+                    _half(value) / 2
+                    if row.number in pools[index].discordant
+                    else uncertainty(value, [start[index] for start in starts], pools[index].spread)
+                )
                 for index, value in enumerate(values_of(row.outcome, objectives))
             ]
         )
@@ -197,6 +227,10 @@ def _errors(
             if errors[index] == 0 and row.values:
                 errors[index] = worst * abs(row.values[index])
     return table
+
+
+def _half(value: Estimate) -> float:
+    return 0.0 if value.low is None or value.high is None else (value.high - value.low) / 2
 
 
 # ---------------------------------------------------------------------------- the level of a host
@@ -248,7 +282,7 @@ def _spread_without_baseline(
     """Return the spread between starts of everything but the baseline, which a drift would make wide."""
     base = {row.number for row in rows if row.baseline}
     repeats = {number: each for number, each in _repeats_of(rows).items() if number not in base}
-    return _spread(rows, repeats, objectives)
+    return tuple(pool.spread for pool in _pools(rows, repeats, objectives))
 
 
 def host_differences(rows: Sequence[TrialRow], objectives: Sequence[Objective]) -> dict[str, tuple[float, ...]]:

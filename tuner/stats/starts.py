@@ -17,8 +17,13 @@ The combined value is m_i. Its standard error is the larger of
 
 (Searle, Casella and McCulloch, Variance Components, section 3.2; spread as a share of the level because
 throughput scales). Starts are weighed equally: the spread between them, not their own length, decides.
-The spread is pooled over configurations, since two or three starts alone say next to nothing of it. The first
-start, for whose luck a configuration may have been chosen, is one among n: the mean keeps 1/n of that luck.
+The spread is pooled over configurations, since two or three starts alone say next to nothing of it. One whose
+starts differ far more than those of all others is left out: an F test of its variance against theirs at 1 % / k,
+the largest first (Cochran's test for unequal n: R. U. E. 't Lam, Analytica Chimica Acta 659 (2010) 68; ISO 5725-2
+leaves out outlying variances so). Of such a *discordant* configuration the middle start is taken, of an even number
+the worse of the two middle ones, with all its starts as the interval: a mean would be what none of them gave.
+
+The first start, for whose luck a configuration may have been chosen, is one among n: the mean keeps 1/n of that luck.
 """
 
 from __future__ import annotations
@@ -27,11 +32,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scipy.special import fdtri
+
 from tuner.model.metric import Estimate
 from tuner.stats.intervals import t_quantile
 
 _NORMAL = 1.959964
 _MOST_DEGREES = 10_000
+_DISCORDANT = 0.01
+_FEWEST_GROUPS = 3
+"""Of two that differ, nothing says which is the odd one."""
+_LEAST_SPREAD = 0.01
+"""Relative; starts of the others that agree by chance to a thousandth make nobody discordant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +73,27 @@ def start_spread(groups: Sequence[Sequence[float]]) -> StartSpread | None:
         squares += math.fsum((value / mean - 1) ** 2 for value in group)
         degrees += len(group) - 1
     return StartSpread(relative=math.sqrt(squares / degrees), degrees=degrees) if degrees else None
+
+
+def discordant(groups: Sequence[Sequence[float]]) -> frozenset[int]:
+    """Return the places of the configurations whose starts differ far more than those of all others."""
+    left = {
+        place: (alone.relative**2, alone.degrees)
+        for place, group in enumerate(groups)
+        if (alone := start_spread([group])) is not None
+    }
+    k, found = len(left), set()
+    while len(left) >= _FEWEST_GROUPS:
+        worst = max(left, key=lambda place: left[place][0])
+        variance, degrees = left[worst]
+        rest = [each for place, each in left.items() if place != worst]
+        freedom = sum(each for _, each in rest)
+        pooled = max(math.fsum(each * f for each, f in rest) / freedom, _LEAST_SPREAD**2)
+        if variance / pooled <= float(fdtri(degrees, freedom, 1 - _DISCORDANT / k)):
+            break
+        found.add(worst)
+        del left[worst]
+    return frozenset(found)
 
 
 def standard_error(estimate: Estimate) -> float | None:
@@ -93,6 +126,12 @@ def _own_error(starts: Sequence[Estimate]) -> float:
     """Return sqrt(sum of v_j) / n; a start without an interval adds nothing."""
     errors = [error for start in starts if (error := standard_error(start)) is not None]
     return math.sqrt(math.fsum(error**2 for error in errors)) / len(starts)
+
+
+def middle(starts: Sequence[Estimate], *, maximize: bool) -> Estimate:
+    """Return the middle start of a discordant configuration, the worse of two, with all of them as its interval."""
+    values = sorted((start.value for start in starts), reverse=not maximize)
+    return Estimate(value=values[(len(values) - 1) // 2], low=min(values), high=max(values), samples=len(values))
 
 
 def uncertainty(value: Estimate, starts: Sequence[Estimate], spread: StartSpread | None) -> float:
