@@ -180,7 +180,7 @@ def test_a_finished_trial_is_corrected_once_however_often_the_order_comes() -> N
     assert deed.is_correction
     assert deed.answer.text == (
         "trial 0, measured, single request 9.0 tok/s, aggregate 9.0 tok/s, is infeasible "
-        "(as if it had died while judging: violation 0.5) now"
+        "(as if it had died while judging: violation 0.75) now"
     )
     repeated = wheel.obey(order)
     assert repeated.answer.done

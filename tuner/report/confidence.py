@@ -83,9 +83,12 @@ def _died(rows: Sequence[TrialRow]) -> Iterator[str]:
             if each.repeat is not None and each.repeat.of == row.number and isinstance(each.outcome, Infeasible)
         )
         cause = row.outcome.verdict.cause.value.replace("_", " ")
+        end = f"died ({cause})"
+        if row.outcome.measured is not None:
+            end = f"was outside the study's limits ({'; '.join(row.outcome.verdict.evidence)})"
         yield (
             f"trial {row.number} is not safe and off the front: it was measured, "
-            f"but a fresh start of it, trial {dead}, died ({cause})"
+            f"but a fresh start of it, trial {dead}, {end}"
         )
 
 

@@ -254,6 +254,8 @@ def ended(outcome: Outcome | None) -> str:
         case Measured():
             single, together = outcome.single_request_throughput.value, outcome.aggregate_throughput.value
             return f"measured, single request {single:.1f} tok/s, aggregate {together:.1f} tok/s"
+        case Infeasible(measured=Measured()):
+            return f"outside the study's limits: {'; '.join(outcome.verdict.evidence)}"
         case Infeasible():
             return f"infeasible, {outcome.verdict.cause.value} while {outcome.state.value.replace('_', ' ')}"
         case Faulted():
