@@ -146,11 +146,19 @@ class Engine:
                 await self._wake.wait()
                 deadline_s = self.now_s()
                 continue
+            self._note_starts(step)
             deadline_s = max(deadline_s + step.seconds, self.now_s())
             await asyncio.sleep(deadline_s - self.now_s())
             if self.stalled:
                 await self._never()
             self._complete(step)
+
+    def _note_starts(self, step: Step) -> None:
+        """Note when a request is taken out of the queue; one that was retracted waits a second time uncounted."""
+        if step.kind == "prefill":
+            for request in step.requests:
+                if request.started_s is None:
+                    request.started_s = self.now_s()
 
     def _complete(self, step: Step) -> None:
         now_s = self.now_s()

@@ -12,6 +12,7 @@ from tuner.simulator.request import Request
 
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 200.0)
 _GAP_S = (0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 1.0, 2.0)
+_QUEUE_S = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 _E2E_S = (0.1, 0.2, 0.4, 0.8, 1.0, 2.0, 4.0, 8.0, 20.0, 40.0, 80.0, 200.0, 400.0, 800.0)
 
 
@@ -63,6 +64,7 @@ class Metrics:
             "sglang:inter_token_latency_seconds": _Histogram(_GAP_S),
             "sglang:request_time_per_output_token_seconds": _Histogram(_GAP_S),
             "sglang:e2e_request_latency_seconds": _Histogram(_E2E_S),
+            "sglang:queue_time_seconds": _Histogram(_QUEUE_S),
         }
 
     def observe(self, request: Request) -> None:
@@ -74,6 +76,8 @@ class Metrics:
         totals["sglang:spec_verify_calls_total"] += request.verify_steps
         totals["sglang:num_aborted_requests_total"] += request.finish == "abort"
         self._generated[request.streamed] += request.generated
+        if request.started_s is not None:  # SGLang counts the wait at its end already
+            self._histograms["sglang:queue_time_seconds"].observe(request.started_s - request.arrived_s)
         if request.first_s is None or request.last_s is None:
             return
         self._histograms["sglang:time_to_first_token_seconds"].observe(request.first_s - request.arrived_s)

@@ -39,6 +39,7 @@ class Request:
         parts: generated text, one item a step.
         histogram: verify steps by number of accepted drafts.
         proposed_drafts: drafts offered for verification.
+        started_s: when its first prefill began; None: it waits.
         finish: why it ended; None while it lives.
         message: what the server says of an abort.
         failed: the abort is the server's fault, status 500.
