@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -18,7 +19,7 @@ import pytest
 from tuner.engines import engine
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Cause, Ending, TrialState
-from tuner.model.prompt import Api, plain_prompt
+from tuner.model.prompt import Api, Prompt, Turn, plain_prompt
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
@@ -79,6 +80,9 @@ class Server:
 
     def stream(self, prompt: str, tokens: int) -> Generator[StreamDelta, None, None]:
         call = LLAMACPP.generation_call(plain_prompt(prompt), max_tokens=tokens, workload=WORKLOAD, stream=True, seed=1)
+        yield from self.deltas(call)
+
+    def deltas(self, call: HttpCall) -> Generator[StreamDelta, None, None]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=call.timeout_s)
         try:
             self._send(connection, call)
@@ -114,6 +118,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
     finally:
         started.end()
+
+
+def test_a_conversation_is_streamed_and_counted_through_the_model_s_chat_template(server: Server) -> None:
+    said = (("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello!"), ("user", "Tell me a story."))
+    prompt = Prompt(id="talk", turns=tuple(Turn(role=role, content=content) for role, content in said))
+    chat = replace(WORKLOAD, api=Api.CHAT)
+    deltas = list(server.deltas(LLAMACPP.generation_call(prompt, max_tokens=12, workload=chat, stream=True, seed=1)))
+    assert not [delta.error for delta in deltas if delta.error is not None]
+    assert max(delta.tokens_total or 0 for delta in deltas) == 12
+    assert sum(delta.has_content for delta in deltas) >= 2
+    bare = LLAMACPP.generation_call(prompt, max_tokens=12, workload=WORKLOAD, stream=True, seed=1)
+    lengths = [max(delta.prompt_tokens or 0 for delta in found) for found in (deltas, list(server.deltas(bare)))]
+    assert lengths[0] > lengths[1] > 0  # the template's own tokens
 
 
 def test_a_generation_is_counted_by_the_server(server: Server) -> None:
