@@ -109,11 +109,21 @@ class PacedServer:
         now_ns = time.monotonic_ns()
         while due and due[0][0] <= now_ns:
             _, number, stream = due[0]
-            if self._send(stream):
-                stream.due_ns += self._interval_ns
+            if self._send(stream) and self._interval_ns:
+                stream.due_ns = self._next_due_ns(stream.due_ns, now_ns)
                 heapq.heapreplace(due, (stream.due_ns, number, stream))
             else:
                 heapq.heappop(due)
+
+    def _next_due_ns(self, due_ns: int, now_ns: int) -> int:
+        """Return the next moment of a stream's grid; those that were missed are left out.
+
+        A server that made up for them would send several chunks at once, as no GPU does, and the
+        client that reads them together would be blamed for it.
+        """
+        due_ns += self._interval_ns
+        late_ns = now_ns - due_ns
+        return due_ns if late_ns < 0 else due_ns + (late_ns // self._interval_ns + 1) * self._interval_ns
 
     def _send(self, stream: Stream) -> bool:
         """Send the next piece; return whether another one is to be paced."""
@@ -262,7 +272,7 @@ class PacedServer:
             if connection.is_closing:
                 self._drop(connection)
         elif self._interval_ns:
-            stream.due_ns += self._interval_ns  # of the piece that did not fit
+            stream.due_ns = self._next_due_ns(stream.due_ns, time.monotonic_ns())
             heapq.heappush(self._due, (stream.due_ns, stream.number, stream))
         else:
             self._flood.append(stream)
