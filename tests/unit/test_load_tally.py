@@ -262,7 +262,9 @@ def messages(draw: st.DrawFn) -> bytes:
     usage = usage | {"completion_tokens": draw(COUNTS)}
     usage |= draw(st.sampled_from([{}, {"total_tokens": 8}, {"prompt_tokens_details": {"cached_tokens": 3}}]))
     message |= draw(st.sampled_from([{}, {"usage": None}, {"usage": usage}, {"usage": usage}]))
-    message |= draw(st.sampled_from([{}, {}, {"error": {"message": "full"}}, {"metadata": {"x": 1}}]))
+    message |= draw(
+        st.sampled_from([{}, {}, {"error": {"message": "full"}}, {"metadata": {"x": 1}}, {"object": "error"}])
+    )
     blank = draw(st.booleans())
     return json.dumps(
         message, separators=(", ", ": ") if blank else (",", ":"), ensure_ascii=draw(st.booleans())
