@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tuner.config.aims import Aims, off_the_ladder
+from tuner.config.aims import Aims, off_the_ladder, without_gpus
 from tuner.config.study_file import parse_study
 from tuner.errors import StudyFileError
 from tuner.model.metric import OBJECTIVES, Direction
+from tuner.model.study import HostCare, ProcessHostSpec
 from tuner.model.workload import Workload
 
 
@@ -71,3 +72,14 @@ def test_a_level_that_is_not_measured_is_refused_with_those_that_are() -> None:
     found = off_the_ladder(aims, Workload(ladder=(1, 4, 16)))
     assert [problem.key for problem in found] == ["objectives[0].metric", "constraints[0].require"]
     assert found[0].text.endswith("choose one of the ladder: 1 4 16")
+
+
+def test_energy_is_refused_where_the_server_uses_no_gpu() -> None:
+    aims = aims_of({"metric": "requests_per_s"}, {"metric": "joules_per_token@4"})
+    with_gpus = ProcessHostSpec(name="gpu01", state_dir="/state")
+    without = ProcessHostSpec(name="cpu01", state_dir="/state", care=HostCare(uses_gpus=False))
+    assert without_gpus(aims, [with_gpus]) == []
+    (problem,) = without_gpus(aims, [with_gpus, without])
+    assert problem.key == "objectives[1].metric"
+    assert "the server of host cpu01 uses none" in problem.text
+    assert without_gpus(aims_of(), [without]) == []

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tuner.config.problems import Problem, Table
-from tuner.model.metric import OBJECTIVES, Constraint, Direction, Objective
+from tuner.model.metric import OBJECTIVES, Constraint, Direction, Metric, Objective
 from tuner.model.metric_text import MetricTextError, constraint_of, metric_of, objective_of
+from tuner.model.study import HostSpec, SimulatedHostSpec
 from tuner.model.workload import Workload
 
 FEWEST, MOST = 2, 3
@@ -84,11 +85,27 @@ def read_aims(
 
 def off_the_ladder(aims: Aims, workload: Workload) -> list[Problem]:
     """Say which metrics are of a level that is not measured."""
-    named = [(f"objectives[{index}].metric", metric_of(each.name)) for index, each in enumerate(aims.objectives)]
-    named += [(f"constraints[{index}].require", each.metric) for index, each in enumerate(aims.constraints)]
     levels = " ".join(str(level) for level in workload.ladder)
     return [
         Problem(key=key, text=f"{metric.text} is of a level that is not measured; choose one of the ladder: {levels}")
-        for key, metric in named
+        for key, metric in _named(aims)
         if metric.at is not None and metric.at not in workload.ladder
+    ]
+
+
+def without_gpus(aims: Aims, hosts: Sequence[HostSpec]) -> list[Problem]:
+    """Say which metrics are about GPUs that a host's server does not use."""
+    idle = [host.name for host in hosts if not isinstance(host, SimulatedHostSpec) and not host.care.uses_gpus]
+    return [
+        Problem(key=key, text=f"{metric.text} is of GPUs, and the server of host {idle[0]} uses none; take it out")
+        for key, metric in _named(aims)
+        if idle and metric.quantity == "joules_per_token"
+    ]
+
+
+def _named(aims: Aims) -> list[tuple[str, Metric]]:
+    """Return every metric with its place in the file."""
+    return [
+        *((f"objectives[{index}].metric", metric_of(each.name)) for index, each in enumerate(aims.objectives)),
+        *((f"constraints[{index}].require", each.metric) for index, each in enumerate(aims.constraints)),
     ]

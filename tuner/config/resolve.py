@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tuner.config.aims import off_the_ladder
+from tuner.config.aims import off_the_ladder, without_gpus
 from tuner.config.overrides import Overrides, check_numbers
 from tuner.config.places import hosts_of
 from tuner.config.problems import Problem, check_name, failure, quoted, reading, unknown
@@ -152,7 +152,7 @@ def _parts(study: StudyFile, root: Path, known: Known, over: Overrides) -> _Part
     workload = (
         _with_prompts(workload, study, root) if over.prompts is None else _with_given_prompts(workload, over.prompts)
     )
-    wrong = off_the_ladder(study.aims, workload)
+    wrong = off_the_ladder(study.aims, workload) + without_gpus(study.aims, hosts)
     if wrong:
         raise failure(study.shown, wrong)
     return _Parts(space=space, sampler=sampler, hosts=hosts, workload=workload, directory=root / FOLDER / study.name)
