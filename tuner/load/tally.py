@@ -112,9 +112,11 @@ class Tally:
         """Take bytes of the reply's body."""
         stamps_s = self.stamps_s
         if at_s != self._read_s:
-            self._merged += self._merged_in_read()
+            before = len(stamps_s)
+            if before - self._read_from > 1:
+                self._merged += before - self._read_from - 1
             self._read_s = at_s
-            self._read_from = len(stamps_s)
+            self._read_from = before
         for payload in self._splitter.feed(piece):
             # The first chunk is read whole: what a reply says once may be in it.
             if stamps_s and self._is_counted:
@@ -162,9 +164,6 @@ class Tally:
             self._totals.append(max(total or 0, self._tokens or 0))
         if total is not None:
             self._tokens = total
-
-    def _merged_in_read(self) -> int:
-        return max(0, len(self.stamps_s) - self._read_from - 1)
 
     def _spread(self, at_s: float) -> None:
         """Put the stamps of the chunks of one read between the chunk before them and the read."""
@@ -240,7 +239,7 @@ class Tally:
             cached_tokens=last.cached_tokens,
             verify_steps=last.verify_steps,
             accepted=last.accepted,
-            merged=self._merged + self._merged_in_read(),
+            merged=self._merged + max(0, len(stamps_s) - self._read_from - 1),
         )
 
 
