@@ -275,3 +275,15 @@ def test_a_study_without_units_needs_a_command(root: Path, server: dict[str, obj
         "studies/s.toml: server.command: is missing: write the server's command line, "
         "or name the systemd unit that has it ([[hosts]] unit)"
     )
+
+
+def test_objectives_and_limits_reach_the_study_and_their_levels_are_those_of_the_chosen_workload(root: Path) -> None:
+    aims: dict[str, object] = {
+        "objectives": [{"metric": "requests_per_s"}, {"metric": "p95(ttft_s)@4"}],
+        "constraints": [{"require": "p95(ttft_s)@64 <= 2"}],
+    }
+    spec = spec_of(root, **aims)
+    assert [each.name for each in spec.objectives] == ["requests_per_s", "p95(ttft_s)@4"]
+    assert [each.text for each in spec.constraints] == ["p95(ttft_s)@64 <= 2"]
+    said = refusal(root, workload={"simulated": {"ladder": [1, 4]}}, **aims)
+    assert said.endswith("p95(ttft_s)@64 is of a level that is not measured; choose one of the ladder: 1 4")

@@ -9,6 +9,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from tuner.model.lease import LeaseTerms
+from tuner.model.metric import OBJECTIVES
+from tuner.model.metric_text import constraint_of, metric_of, objective_of
 from tuner.model.outcome import Faulted, TrialState
 from tuner.model.repeat import RepeatTerms
 from tuner.model.study import HostCare, ProcessHostSpec, Reach, SimulatedHostSpec, SshLogin, UnitHostSpec
@@ -45,6 +47,19 @@ def test_secrets_of_the_command_line_are_not_shown() -> None:
 
 def test_a_bare_command_is_one_line() -> None:
     assert command_lines(Command(argv=("serve",))) == ["serve"]
+
+
+def test_the_plan_names_objectives_and_limits_where_a_study_has_its_own() -> None:
+    wait = objective_of(metric_of("p95(ttft_s)@16"))
+    own = replace(spec_of(), objectives=(*OBJECTIVES, wait), constraints=(constraint_of("p95(ttft_s)@64 <= 2"),))
+    lines = plan_lines(own)
+    first = lines.index("objectives single_request_throughput (maximize, tok/s)")
+    assert lines[first + 1 : first + 4] == [
+        "           aggregate_throughput (maximize, tok/s)",
+        "           p95(ttft_s)@16 (minimize, s)",
+        "limits     p95(ttft_s)@64 <= 2",
+    ]
+    assert not any(line.startswith(("objectives", "limits")) for line in plan_lines(spec_of()))
 
 
 def test_the_plan_says_what_would_run_where_and_for_how_long() -> None:
