@@ -10,7 +10,7 @@ from tuner.model.space import Value
 from tuner.model.trial import Capacity
 
 _STEPS = "speculative_num_steps"
-_LIMITS = {
+LIMIT_WORDS = {
     Limit.CLIENT: "the client",
     Limit.REQUEST_CAP: "the request cap",
     Limit.KV_POOL: "the KV pool",
@@ -61,9 +61,9 @@ def _named(legs: Sequence[LegResult]) -> list[str]:
     lines: list[str] = []
     last: Limit | None = None
     for leg in legs:
-        if leg.limit is not last and leg.limit in _LIMITS:
+        if leg.limit is not last and leg.limit in LIMIT_WORDS:
             start = "aggregate limited by" if not lines else "then by"
-            lines.append(f"{start} {_LIMITS[leg.limit]} from concurrency {leg.concurrency} on{_pressure(leg)}")
+            lines.append(f"{start} {LIMIT_WORDS[leg.limit]} from concurrency {leg.concurrency} on{_pressure(leg)}")
         last = leg.limit
     return lines
 

@@ -13,6 +13,7 @@ from tuner.model.plain import Json, plain, plain_fields
 from tuner.model.record import LegResult
 from tuner.model.space import Value
 from tuner.model.study import TrialRow
+from tuner.report.limits import LIMIT_WORDS
 from tuner.report.steps import Start, Step
 from tuner.report.story import Story, status_of
 from tuner.screen.verdict import evidence_lines, labelled, printable, sentence
@@ -157,6 +158,8 @@ def _leg(leg: LegResult, *, is_held: bool) -> str:
     ]
     if leg.speculation is not None and leg.speculation.acceptance_length is not None:
         parts.append(f"{leg.speculation.acceptance_length:.1f} tokens a step")
+    if leg.limit in LIMIT_WORDS:
+        parts.append(f"limited by {LIMIT_WORDS[leg.limit]}")
     if leg.failed:
         parts.append(f"{leg.failed} of {counted(leg.offered, 'request')} FAILED")
     if not leg.converged:
