@@ -177,6 +177,8 @@ def test_the_simulated_sglang_is_recognised_and_its_tokens_are_checked(tmp_path:
     assert found["capacity"]["max_running_requests"] is not None
     first = done.document["levels"][0]["result"]
     assert 1.5 < first["speculation"]["acceptance_length"] <= 4.0
+    assert first["limit"] == "load"
+    assert first["tokens"]["replies"] == first["tokens"]["counters"] > 0
     assert "POST /abort_request" not in log
     assert "POST /flush_cache" not in log
 

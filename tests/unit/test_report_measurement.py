@@ -155,7 +155,9 @@ def test_notes_say_what_failed_what_was_not_reached_and_what_is_missing() -> Non
 
 def test_a_wide_interval_and_a_drift_are_noted() -> None:
     wide = replace(LEVEL, result=replace(RESULT, failed=0, converged=False), failures=(), error=None)
-    assert note_lines(only(wide)) == ["at 4: the interval is wider than asked for; give it more time"]
+    assert note_lines(only(wide)) == [
+        "at 4: too few requests, or too wide an interval, to be sure of it; give it more time"
+    ]
     held = only(replace(wide, kind=LegKind.SOAK))
     assert "at 4 held: the throughput still drifts; give it more time" in note_lines(held)
 

@@ -40,7 +40,7 @@ def test_the_end_of_a_level_is_one_line() -> None:
     level = Level(concurrency=16, result=RESULT)
     assert level_line(level) == "measuring 16: 1,979 tok/s together · 150 ±1.0% each · 80 requests in 12 s"
     wide = replace(level, result=replace(RESULT, failed=2, converged=False))
-    assert level_line(wide).endswith("80 requests in 12 s · 2 failed · interval still wide")
+    assert level_line(wide).endswith("80 requests in 12 s · 2 failed · not settled")
     held = replace(wide, kind=LegKind.SOAK)
     assert level_line(held).startswith("holding 16: ")
     assert level_line(held).endswith("still drifts")

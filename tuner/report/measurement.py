@@ -237,6 +237,7 @@ def _note(level: Level) -> str | None:
             f"{place}: no throughput: no window in which all requests ran; give it more time, or ask for fewer tokens"
         )
     if not result.converged:
-        what = "the throughput still drifts" if level.kind is LegKind.SOAK else "the interval is wider than asked for"
+        held = level.kind is LegKind.SOAK
+        what = "the throughput still drifts" if held else "too few requests, or too wide an interval, to be sure of it"
         return f"{place}: {what}; give it more time"
     return None

@@ -50,7 +50,7 @@ def level_line(level: Level) -> str:
         f"{counted(result.completed, 'request')} in {duration(result.window_s)}",
     ]
     parts += [f"{result.failed} failed"] if result.failed else []
-    parts += [] if result.converged else ["interval still wide" if level.kind is LegKind.LADDER else "still drifts"]
+    parts += [] if result.converged else ["not settled" if level.kind is LegKind.LADDER else "still drifts"]
     return f"{words}: {SEPARATOR.join(parts)}"
 
 

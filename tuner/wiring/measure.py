@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol, Self
 
 from tuner.errors import MeasurementFault
@@ -17,9 +18,10 @@ from tuner.load.health import STRICT_LIMITS
 from tuner.load.http import HttpControlClient
 from tuner.load.prompts import load_prompts
 from tuner.model.measurement import LegKind, Level, Measurement, ServerFacts
-from tuner.model.record import RequestRecord, RequestStatus
+from tuner.model.record import LegResult, RequestRecord, RequestStatus
 from tuner.ports import ControlClient, Leg, LoadProgress, Target
 from tuner.runtime.authorised import AuthorisedControl, bearer
+from tuner.stats.limit import limit
 from tuner.wiring.visit import Wish, visit
 
 _NO_FAILURE = frozenset({RequestStatus.OK, RequestStatus.CANCELLED})
@@ -200,13 +202,23 @@ class _Ladder:
             level = Level(
                 concurrency=leg.concurrency,
                 kind=kind,
-                result=result,
+                result=replace(result, limit=limit(result, self._below(), self._cap)),
                 failures=tuple(counts.most_common()),
                 error=self._said(failed),
             )
             if result.completed == 0 and result.failed > 0:
                 self._gone = await self._why_gone()
         self._ended(level)
+
+    def _below(self) -> LegResult | None:
+        """Return the last level that has a result; None: this is the first."""
+        return next((level.result for level in reversed(self._levels) if level.result is not None), None)
+
+    @property
+    def _cap(self) -> int | None:
+        """Requests that the server says it runs at once."""
+        capacity = self._facts.capacity
+        return None if capacity is None else capacity.max_running_requests
 
     def _ended(self, level: Level) -> None:
         self._levels.append(level)
