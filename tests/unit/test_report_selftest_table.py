@@ -46,7 +46,7 @@ def test_the_verdict_is_the_highest_speed_that_was_not_too_much() -> None:
     assert lines[-1] == (
         "This machine can measure 31,000 chunks/s: 114 streams at 278 chunks/s each, or 64 streams at 498."
     )
-    assert "64 streams at 1,000 chunks/s: the client was the bottleneck: it needed 80% of a core" in lines
+    assert "64 streams at 1,000 chunks/s: too much for the client: it needed 80% of a core" in lines
 
 
 def test_without_a_limit_found_it_may_be_more() -> None:

@@ -77,14 +77,15 @@ async def _step(engine: EngineApi, streams: int, speed: float, seconds: float) -
 def _why_bound(driven: Driven, exact: Exactness, got: float | None) -> str | None:
     """Say why the client was the bottleneck; ``got`` is of what was sent, None: the server itself was late."""
     share = driven.cpu_s / (driven.ended_s - driven.started_s)
+    also = "; the server sent late too, so other work takes this machine's time" if got is None else ""
     if exact.unlike:
         return f"{exact.unlike} requests did not arrive as they were sent"
     if share > _MOST_CPU_SHARE:
         return f"it needed {share:.0%} of a core"
     if exact.merged_share is not None and exact.merged_share > _MOST_MERGED:
-        return f"{exact.merged_share:.1%} of the chunks were read together with a later one"
+        return f"{exact.merged_share:.1%} of the chunks were read together with a later one{also}"
     if exact.late_p99_s is not None and exact.late_p99_s > _MOST_LATE_S:
-        return f"chunks were stamped {exact.late_p99_s * 1e3:.1f} ms late (p99)"
+        return f"chunks were stamped {exact.late_p99_s * 1e3:.1f} ms late (p99){also}"
     if got is not None and got < _LEAST_GOT:
         return f"it took {got:.0%} of what was sent"
     return None

@@ -17,7 +17,7 @@ _ROUND = 1000
 def selftest_lines(result: SelfTest) -> list[str]:
     """Return the table, why a load was too much, and up to where this machine can measure."""
     steps = (*result.steps, *result.stress)
-    bound = [f"{_load(step)}: the client was the bottleneck: {step.bound}" for step in steps if step.bound is not None]
+    bound = [f"{_load(step)}: too much for the client: {step.bound}" for step in steps if step.bound is not None]
     return [*_table([_HEAD, *(_row(step) for step in steps)]), *bound, *_stamps(steps), _verdict(result)]
 
 
