@@ -98,6 +98,8 @@ async def start(*arguments: str, env: dict[str, str] | None = None) -> asyncio.s
         "-m",
         "tuner",
         "measure",
+        "--client-limits",
+        "tolerant",  # other tests run beside these
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

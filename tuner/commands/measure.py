@@ -30,6 +30,13 @@ _HIGHEST_LEVEL = 4096
 _SPARE_FILES = 64  # beside the connections of a level: the program's own
 
 
+class ClientLimits(enum.Enum):
+    """When the client is called the bottleneck."""
+
+    STRICT = "strict"
+    TOLERANT = "tolerant"
+
+
 class EngineName(enum.Enum):
     """Whose protocol the server speaks."""
 
@@ -75,6 +82,12 @@ Json = Annotated[
 Endpoint = Annotated[
     Api, typer.Option("--api", help="chat: with the model's own template; completions: the bare text.")
 ]
+Client = Annotated[
+    ClientLimits,
+    typer.Option(
+        "--client-limits", help="How fast this machine must be, or a level is void; tolerant: only not stuck."
+    ),
+]
 SelfTest = Annotated[
     bool, typer.Option("--selftest", help="Measure this machine's own client instead, against a server of its own.")
 ]
@@ -99,6 +112,7 @@ def measure(  # noqa: PLR0913, PLR0917  each is an option
     request_timeout: TimeOut = 300.0,
     seed: Order = 0,
     flush: Flush = False,
+    client_limits: Client = ClientLimits.STRICT,
     json_file: Json = None,
     plain: Plain = False,
     selftest: SelfTest = False,
@@ -148,6 +162,7 @@ def measure(  # noqa: PLR0913, PLR0917  each is an option
         key_variable=api_key_env,
         may_flush=flush,
         soaks=soak > 0,
+        tolerates_client=client_limits is ClientLimits.TOLERANT,
     )
 
     def save(measurement: Measurement) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol, Self
 
 from tuner.errors import MeasurementFault
 from tuner.load.client import HttpLoadGenerator
-from tuner.load.health import STRICT_LIMITS
+from tuner.load.health import STRICT_LIMITS, TOLERANT_LIMITS
 from tuner.load.http import HttpControlClient
 from tuner.load.prompts import load_prompts
 from tuner.model.measurement import LegKind, Level, Measurement, ServerFacts
@@ -107,7 +107,7 @@ class _Ladder:
         self._control = control
         self._observer = observer
         self._save = save
-        self._generator = HttpLoadGenerator(limits=STRICT_LIMITS)
+        self._generator = HttpLoadGenerator(limits=TOLERANT_LIMITS if wish.tolerates_client else STRICT_LIMITS)
         self._levels: list[Level] = []
         self._gone: str | None = None
         self._is_interrupted = False

@@ -45,6 +45,7 @@ class Wish:
         key_variable: where the key came from.
         may_flush: its prefix cache may be emptied between the legs.
         soaks: the highest level is held once more at the end.
+        tolerates_client: only a client without any time left makes a level void.
     """
 
     base_url: str
@@ -56,6 +57,7 @@ class Wish:
     key_variable: str | None = None
     may_flush: bool = False
     soaks: bool = False
+    tolerates_client: bool = False
 
     def masked(self, text: str) -> str:
         """Return ``text`` in one line and without the key: servers repeat what they refuse."""
