@@ -128,6 +128,11 @@ def test_what_limits_the_aggregate_is_said_from_where_on_and_what_it_was_read_fr
     assert not any("max_running_requests" in line for line in said)
 
 
+def test_no_longer_ladder_is_advised_where_requests_wait_already() -> None:
+    legs = [leg(16, 800), replace(leg(64, 1000), limit=Limit.REQUEST_CAP)]
+    assert limits(legs, None, None, {})[0] == "from 16 to 64 requests the throughput still grew by 25 %"
+
+
 def test_levels_with_room_have_no_limit() -> None:
     assert not any("limited" in line for line in limits([replace(leg(1, 100), limit=Limit.LOAD)], None, None, {}))
 

@@ -52,6 +52,8 @@ def _peak(legs: Sequence[LegResult]) -> list[str]:
     if before <= 0 or top <= before * (1 + _NOTEWORTHY):
         return [f"full at concurrency {before_at}: from there to {top_at} hardly any more comes out"]
     growth = 100 * (top / before - 1)
+    if legs[-1].limit in (Limit.REQUEST_CAP, Limit.KV_POOL):  # more requests would wait, and no more be served
+        return [f"from {before_at} to {top_at} requests the throughput still grew by {growth:.0f} %"]
     more = "a longer ladder in [workload] would show more"
     return [f"not full yet: from {before_at} to {top_at} requests the throughput still grows by {growth:.0f} %; {more}"]
 
