@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import HostFault, MeasurementFault
+from tuner.model.account import Limit
 from tuner.model.host import GpuLook, GpuProcess, GpuReading
 from tuner.model.outcome import Faulted, Infeasible, Measured, TrialState
 from tuner.model.space import Assignment
@@ -379,3 +380,13 @@ def test_a_way_that_begins_elsewhere_after_it_broke_down_is_the_hosts_fault() ->
     result, _ = run(host)
     assert isinstance(result.outcome, Faulted)
     assert "begins at http://127.0.0.1:4711 now" in result.outcome.error
+
+
+def test_a_leg_says_what_its_gpus_did_and_what_limited_it() -> None:
+    _, events = run(FakeHost(ENGINE))
+    legs = [event.leg for event in events if isinstance(event, LegFinished)]
+    assert [leg.concurrency for leg in legs] == [1, 4, 4]
+    assert all(leg.gpu is not None and leg.gpu.sm_clock_hz for leg in legs)
+    assert all(leg.gpu is not None and leg.gpu.joules_per_token is None for leg in legs)  # this one tells no power
+    assert legs[0].limit is Limit.LOAD
+    assert legs[1].limit in (Limit.LOAD, Limit.COMPUTE)
