@@ -83,7 +83,12 @@ def test_every_cause_of_a_version_is_shown_by_three_logs_or_more(family: str) ->
 
 
 def test_every_cause_that_a_log_can_show_is_shown_in_every_version_of_sglang() -> None:
-    elsewhere = {Cause.FAILED_REQUESTS, Cause.CONFIGURATION_MISMATCH, Cause.OUTSIDE_LIMITS, Cause.RULED}  # no log tells them
+    elsewhere = {
+        Cause.FAILED_REQUESTS,
+        Cause.CONFIGURATION_MISMATCH,
+        Cause.OUTSIDE_LIMITS,
+        Cause.RULED,
+    }  # no log tells them
     for family in SGLANG:
         assert {case.expected.cause for case in WRITTEN if case.family == family} == set(Cause) - elsewhere
 
