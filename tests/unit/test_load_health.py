@@ -47,15 +47,23 @@ def record(chunks: int, merged: int) -> RequestRecord:
 def test_a_strict_client_is_bound_when_it_has_no_time_left_and_its_numbers_show_it(
     cpu_share: float, lag_p99_s: float | None, merged_share: float | None, is_bound: bool
 ) -> None:
-    health = ClientHealth(cpu_share=cpu_share, lag_p99_s=lag_p99_s, merged_share=merged_share)
+    health = ClientHealth(cpu_share=cpu_share, lag_p99_s=lag_p99_s, merged_share=merged_share, stamps=Stamps.KERNEL)
     assert (STRICT_LIMITS.why_bound(health) is not None) is is_bound
 
 
 def test_the_reason_says_what_was_seen() -> None:
-    health = ClientHealth(cpu_share=0.81, lag_p99_s=0.07, merged_share=0.025)
+    health = ClientHealth(cpu_share=0.81, lag_p99_s=0.07, merged_share=0.025, stamps=Stamps.KERNEL)
     assert STRICT_LIMITS.why_bound(health) == (
         "its loop ran 70 ms late (p99) and 2.5% of the chunks were read together with a later one at 81% of a core"
     )
+
+
+@pytest.mark.parametrize(("stamps", "is_bound"), [(Stamps.USER, True), (Stamps.KERNEL, False)], ids=["user", "kernel"])
+def test_a_late_client_falsifies_stamps_of_its_own_whoever_was_to_blame(stamps: Stamps, is_bound: bool) -> None:
+    health = ClientHealth(cpu_share=0.1, lag_p99_s=0.02, stamps=stamps)
+    why = STRICT_LIMITS.why_bound(health)
+    assert (why == "its loop ran 20 ms late (p99), and the stamps are its own") is is_bound
+    assert TOLERANT_LIMITS.why_bound(health) is None
 
 
 def test_a_tolerant_client_bears_what_a_strict_one_does_not() -> None:

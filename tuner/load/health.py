@@ -26,24 +26,30 @@ class ClientLimits:
     A client that is late although it uses little of its core waited for a machine that was busy with
     something else. That moves no kernel stamp and is in the record; its tokens and speeds still hold.
     What only the client can bring about is its own share of a core: without that it is not to blame.
+    Where the stamps are its own, being late makes them wrong, whoever was to blame.
 
     Attributes:
         cpu_share: CPU seconds of the process a wall second; up to it no leg is client-bound.
         lag_p99_s: 99th percentile of the event loop's lag.
         merged_share: chunks whose own time is not known; None: any share of them will do.
+        user_lag_p99_s: the lag beyond which stamps that are not the kernel's are not believed; None: they are.
     """
 
     cpu_share: float = 0.9
     lag_p99_s: float = 0.05
     merged_share: float | None = None
+    user_lag_p99_s: float | None = None
 
     def why_bound(self, health: ClientHealth) -> str | None:
         """Say why the client was the bottleneck; None: it was not. What is unknown says nothing."""
+        lag_s, user_s = health.lag_p99_s, self.user_lag_p99_s
+        if health.stamps is Stamps.USER and lag_s is not None and user_s is not None and lag_s > user_s:
+            return f"its loop ran {lag_s * 1e3:.0f} ms late (p99), and the stamps are its own"
         if health.cpu_share <= self.cpu_share:
             return None
         signs: list[str] = []
-        if health.lag_p99_s is not None and health.lag_p99_s > self.lag_p99_s:
-            signs.append(f"its loop ran {health.lag_p99_s * 1e3:.0f} ms late (p99)")
+        if lag_s is not None and lag_s > self.lag_p99_s:
+            signs.append(f"its loop ran {lag_s * 1e3:.0f} ms late (p99)")
         merged = health.merged_share
         if merged is not None and self.merged_share is not None and merged > self.merged_share:
             signs.append(f"{merged:.1%} of the chunks were read together with a later one")
@@ -53,7 +59,7 @@ class ClientLimits:
 TOLERANT_LIMITS = ClientLimits()
 """For a server that is simulated on the same machine: its numbers are for looking at."""
 
-STRICT_LIMITS = ClientLimits(cpu_share=0.6, lag_p99_s=1e-3, merged_share=0.01)
+STRICT_LIMITS = ClientLimits(cpu_share=0.6, lag_p99_s=1e-3, merged_share=0.01, user_lag_p99_s=5e-3)
 """For numbers that somebody relies on."""
 
 
