@@ -171,9 +171,9 @@ class Table:
             if capacity and capacity.max_running_requests is not None
             else "not said",
         ]
-        lone = result.legs[0]
-        if lone.acceptance_length is not None and lone.step_time_s is not None:
-            cells.append(f"{lone.acceptance_length:6.2f} x {lone.step_time_s * 1e3:5.1f} ms")
+        speculation = result.legs[0].speculation
+        if speculation and speculation.acceptance_length is not None and speculation.step_time_s is not None:
+            cells.append(f"{speculation.acceptance_length:6.2f} x {speculation.step_time_s * 1e3:5.1f} ms")
         return f"{steps:>5}  " + "  ".join(cells)
 
 
@@ -181,7 +181,7 @@ def story(result: TrialResult) -> tuple[bool, list[str]]:
     """Say what 10 steps did: fast alone, dead of memory under load."""
     lone = result.legs[0] if result.legs else None
     single = lone.single_request_throughput.value if lone and lone.single_request_throughput else None
-    acceptance = lone.acceptance_length if lone else None
+    acceptance = lone.speculation.acceptance_length if lone and lone.speculation else None
     rate = None if acceptance is None else (acceptance - 1) / 10
     outcome = result.outcome
     is_dead = isinstance(outcome, Infeasible) and outcome.verdict.cause is Cause.OOM_VERIFY_WORKSPACE

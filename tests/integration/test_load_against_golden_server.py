@@ -266,7 +266,8 @@ def test_a_silent_server_s_requests_time_out() -> None:
     run = drive(Script(flaw=Flaw.SILENT), leg=leg, warm_up=0, timeout_s=0.2)
     timed_out = run.of(RequestStatus.TIMED_OUT)
     assert run.result.failed == len(timed_out) >= 2
-    assert all(record.ended_s - record.sent_s >= 0.2 for record in timed_out)
+    # The call's time began before the request was written.
+    assert all(record.ended_s - record.sent_s >= 0.15 for record in timed_out)
     assert run.result.aggregate_throughput is None
 
 
