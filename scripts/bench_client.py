@@ -101,7 +101,7 @@ async def bench(
     say: Callable[[str], None],
 ) -> list[Mapping[tuple[str, str], Run]]:
     """Run all clients in turns, round by round."""
-    every = []
+    every: list[Mapping[tuple[str, str], Run]] = []
     for turn in range(rounds):
         found: dict[tuple[str, str], Run] = {}
         for scenario in scenarios:
