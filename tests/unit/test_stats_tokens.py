@@ -76,3 +76,14 @@ def test_only_requests_that_ended_by_themselves_are_in_the_totals() -> None:
 )
 def test_of_requests_that_failed_nobody_knows_what_the_server_made(status: RequestStatus, countable: bool) -> None:
     assert is_countable([request(RequestStatus.OK, tokens=3), request(status, tokens=2)]) is countable
+
+
+@pytest.mark.parametrize(
+    ("replies", "counters", "agree"),
+    [(96, 98, True), (96, 100, True), (96, 101, False), (98, 96, False)],
+    ids=["two-strays", "one-a-slot", "more-than-slots", "fewer-than-the-replies"],
+)
+def test_a_token_of_each_request_that_was_cut_while_it_waited_is_no_disagreement(
+    replies: int, counters: int, agree: bool
+) -> None:
+    assert (disagreement(TokenCheck(replies=replies, counters=counters), stray=4) is None) is agree

@@ -22,7 +22,7 @@ from tuner.stats.window import Window, tokens_per_chunk
 _CONTROL_TIMEOUT_S = 5.0  # counters and abort: the leg does not wait longer for what only explains it
 _LOOK_S = 1.0  # one page of counters a second costs the client a few tenths of a percent of a core
 _REST_S = 0.1  # between two readings that must agree before a leg begins
-_RESTS = 10  # at most: what was cut before has long ended then, or is somebody else's
+_RESTS = 20  # at most: what was cut before has long ended then, or is somebody else's
 _AGAIN_S = 0.3  # a page of counters can be older than the reply it comes in
 _READINGS = 4  # at the end of a leg, while they contradict the replies
 
@@ -127,7 +127,7 @@ class ServerAccount:
             now = await self._counters()
             if now is None:
                 return last
-            if now.generated_tokens == last.generated_tokens and not now.running:
+            if now.generated_tokens == last.generated_tokens and not now.running and not now.queued:
                 return now
             last = now
         return last

@@ -101,7 +101,7 @@ class HttpLoadGenerator:
                 f"{target.base_url}, concurrency {leg.concurrency}: the client was the bottleneck: {why}; "
                 "free the machine that makes the load and measure again"
             )
-        differs = disagreement(account.tokens)
+        differs = disagreement(account.tokens, stray=leg.concurrency)
         if differs is not None:
             raise MeasurementFault(f"{target.base_url}, concurrency {leg.concurrency}: {differs} and measure again")
         self._remember(loop.records, leg.concurrency)
